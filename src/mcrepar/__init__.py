@@ -1,0 +1,63 @@
+"""Variational Bayesian neural networks whose KL estimate costs the same for any number of Monte Carlo draws.
+
+The public names are imported when they are first used, so `import mcrepar` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "mcrepar.errors": (
+        "InfiniteKLError",
+        "InfiniteVarianceError",
+        "InfiniteVarianceWarning",
+        "McreparError",
+        "MethodError",
+        "NoFiniteTupleError",
+        "ParameterError",
+        "SupportMismatchError",
+        "TaylorWarning",
+        "UnknownFamilyError",
+    ),
+    "mcrepar.families.posteriors": ("POSTERIORS", "Posterior", "posterior"),
+    "mcrepar.families.priors": ("PRIORS", "Prior", "prior"),
+    "mcrepar.kl.divergence": ("kl_divergence",),
+    "mcrepar.kl.plan": ("Plan", "explain"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from mcrepar.errors import InfiniteKLError as InfiniteKLError
+    from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
+    from mcrepar.errors import InfiniteVarianceWarning as InfiniteVarianceWarning
+    from mcrepar.errors import McreparError as McreparError
+    from mcrepar.errors import MethodError as MethodError
+    from mcrepar.errors import NoFiniteTupleError as NoFiniteTupleError
+    from mcrepar.errors import ParameterError as ParameterError
+    from mcrepar.errors import SupportMismatchError as SupportMismatchError
+    from mcrepar.errors import TaylorWarning as TaylorWarning
+    from mcrepar.errors import UnknownFamilyError as UnknownFamilyError
+    from mcrepar.families.posteriors import POSTERIORS as POSTERIORS
+    from mcrepar.families.posteriors import Posterior as Posterior
+    from mcrepar.families.posteriors import posterior as posterior
+    from mcrepar.families.priors import PRIORS as PRIORS
+    from mcrepar.families.priors import Prior as Prior
+    from mcrepar.families.priors import prior as prior
+    from mcrepar.kl.divergence import kl_divergence as kl_divergence
+    from mcrepar.kl.plan import Plan as Plan
+    from mcrepar.kl.plan import explain as explain
+else:  # hidden from type checkers, which would otherwise accept any name
+
+    def __getattr__(name):
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

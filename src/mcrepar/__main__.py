@@ -1,0 +1,6 @@
+"""`python -m mcrepar` is the command `mcrepar`."""
+
+from mcrepar.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""The errors of mcrepar: each message says what was asked, why it cannot be, and what to use instead."""
+
+from __future__ import annotations
+
+
+class McreparError(ValueError):
+    """A request that cannot be met, in three parts: what was asked, why not, what to use instead.
+
+    >>> str(McreparError("KL(gamma || dirichlet)", "the supports differ", "prior='gamma'"))
+    "KL(gamma || dirichlet): the supports differ; use prior='gamma'."
+    """
+
+    def __init__(self, asked: str, why: str, instead: str) -> None:
+        super().__init__(f"{asked}: {why}; use {instead}.")
+        self.asked = asked
+        self.why = why
+        self.instead = instead
+
+    def __reduce__(self) -> tuple[type[McreparError], tuple[str, str, str]]:
+        return type(self), (self.asked, self.why, self.instead)
+
+
+class SupportMismatchError(McreparError):
+    """The posterior puts mass where the prior has none, so the KL is infinite."""
+
+
+class InfiniteKLError(McreparError):
+    """A moment that the KL needs does not exist, so the KL is infinite."""
+
+
+class InfiniteVarianceError(McreparError):
+    """The KL is finite, but its Monte Carlo estimate has no variance."""
+
+
+class NoFiniteTupleError(McreparError):
+    """No parameterization tuple of a size independent of M exists (Theorem F)."""
+
+
+class MethodError(McreparError):
+    """A method or option that does not apply to this pair."""
+
+
+class ParameterError(McreparError):
+    """A parameter of the wrong value, shape, dtype or device."""
+
+
+class UnknownFamilyError(McreparError):
+    """A name that is in neither table."""
+
+
+class InfiniteVarianceWarning(UserWarning):
+    """A forced Monte Carlo estimate whose variance is infinite."""
+
+
+class TaylorWarning(UserWarning):
+    """A Taylor estimate: biased, and divergent as its degree grows."""

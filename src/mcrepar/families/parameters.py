@@ -1,0 +1,127 @@
+"""The parameters of a family: names, defaults and constraints as data, and the checks that name the offender."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcrepar.errors import ParameterError, UnknownFamilyError
+
+Number = float | Tensor
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a parameter must satisfy: a sentence for the message and a test on tensors."""
+
+    text: str
+    holds: Callable[[Tensor], Tensor]
+
+
+REAL = Constraint("a finite number", lambda x: torch.isfinite(x))
+POSITIVE = Constraint("positive and finite", lambda x: torch.isfinite(x) & (x > 0))
+UNIT = Constraint("strictly between 0 and 1", lambda x: (x > 0) & (x < 1))
+WHOLE = Constraint("a positive whole number", lambda x: (x > 0) & (x == x.floor()) & torch.isfinite(x))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a family.
+
+    Args:
+        name: as torch.distributions calls it.
+        constraint: what its value must satisfy.
+        default: the printed default; None where the user must give it.
+        optional: whether None is a value of its own.
+    """
+
+    name: str
+    constraint: Constraint
+    default: float | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A support, from `lower` to `upper`.
+
+    >>> Interval(0.0, math.inf) in Interval(-math.inf, math.inf)
+    True
+    """
+
+    lower: float
+    upper: float
+
+    def __contains__(self, other: object) -> bool:
+        return isinstance(other, Interval) and self.lower <= other.lower and other.upper <= self.upper
+
+    def __str__(self) -> str:
+        return f"({self.lower:g}, {self.upper:g})"
+
+
+LINE = Interval(-math.inf, math.inf)
+HALF_LINE = Interval(0.0, math.inf)
+
+
+def canonical(name: str) -> str:
+    """A family's name as the tables spell it.
+
+    >>> canonical("Inverse-Gamma"), canonical("Chi-squared")
+    ('inverse_gamma', 'chi_squared')
+    """
+    return "_".join(name.strip().lower().replace("-", " ").replace("_", " ").split())
+
+
+def find(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
+    """The table's key for `name`, or an error with the nearest known names."""
+    if not isinstance(name, str):
+        raise UnknownFamilyError(f"{kind} {name!r}", "a family is asked for by its name", "a string")
+    known = list(names)
+    compact = {key.replace("_", ""): key for key in known} | {a.replace("_", ""): k for a, k in aliases.items()}
+    key = compact.get(canonical(name).replace("_", ""))
+    if key is not None:
+        return key
+    near = difflib.get_close_matches(canonical(name), known, n=3, cutoff=0.5) or sorted(known)
+    raise UnknownFamilyError(f"{kind} {name!r}", "no family has this name", " or ".join(map(repr, near)))
+
+
+def check_names(asked: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse parameters that the family does not have."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ParameterError(f"{asked} with {name}=...", f"it has no parameter {name!r}", ", ".join(known))
+
+
+def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = True) -> Number | None:
+    """`value` as a float or a tensor that satisfies the parameter's constraint."""
+    name, constraint = parameter.name, parameter.constraint
+    what = f"{asked} with {name}={_short(value)}"
+    if value is None and parameter.optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+        raise ParameterError(what, f"{name} is a {type(value).__name__}", "a number or a tensor")
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        raise ParameterError(what, f"{name} has dtype {value.dtype}", "a floating-point tensor")
+    if not validate:
+        return value
+    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    right = constraint.holds(tensor)
+    if not bool(right.all()):
+        wrong = tensor[~right].flatten()
+        where = "" if tensor.dim() == 0 else f" at {tuple((~right).nonzero()[0].tolist())}"
+        count = "" if tensor.dim() == 0 else f" ({wrong.numel()} of {tensor.numel()} values)"
+        raise ParameterError(
+            what, f"{name} must be {constraint.text}, but is {wrong[0].item():g}{where}{count}", f"values that are {constraint.text}"
+        )
+    return value if isinstance(value, Tensor) else float(value)
+
+
+def _short(value: Any) -> str:
+    return f"<tensor {tuple(value.shape)}>" if isinstance(value, Tensor) else repr(value)

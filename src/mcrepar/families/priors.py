@@ -1,0 +1,352 @@
+"""The priors: one row per family, log p(w) = constant + sum of coefficient * statistic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributions as td
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcrepar.errors import MethodError
+from mcrepar.families.parameters import (
+    HALF_LINE,
+    LINE,
+    POSITIVE,
+    REAL,
+    UNIT,
+    WHOLE,
+    Interval,
+    Number,
+    Parameter,
+    check_names,
+    check_value,
+    find,
+)
+from mcrepar.families.special import log_scaled_e1
+from mcrepar.families.statistics import General, Monomial, Statistic
+
+LOG_2PI = math.log(2 * math.pi)
+W, W2, INVERSE, LOG, LOG2 = Monomial(1.0), Monomial(2.0), Monomial(-1.0), Monomial(0.0, 1), Monomial(0.0, 2)
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """coefficient * statistic(w - center); for a statistic of log w the centre is subtracted from log w.
+
+    Args:
+        statistic: what is averaged.
+        coefficient: a number or a tensor that broadcasts to the weights.
+        center: likewise.
+    """
+
+    statistic: Statistic
+    coefficient: Number
+    center: Number = 0.0
+
+    def __call__(self, w: Tensor) -> Tensor:
+        moved = isinstance(self.center, Tensor) or self.center != 0
+        if isinstance(self.statistic, Monomial) and self.statistic.log and moved:
+            return self.coefficient * (w.log() - self.center) ** self.statistic.log
+        return self.coefficient * self.statistic(w - self.center if moved else w)
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensity:
+    """log p(w) = constant + sum of terms.
+
+    Args:
+        terms: what depends on w.
+        constant: per weight; a number or a tensor that broadcasts to the weights.
+        total: a number added once for the whole tensor, from its number of weights (a joint law).
+    """
+
+    terms: tuple[Term, ...]
+    constant: Number = 0.0
+    total: Callable[[int], float] = field(default=lambda size: 0.0)
+
+    @property
+    def joint(self) -> bool:
+        """Whether a term looks at the whole tensor at once."""
+        return any(isinstance(t.statistic, General) and t.statistic.joint for t in self.terms)
+
+
+@dataclass(frozen=True)
+class PriorRow:
+    """A family of priors.
+
+    Args:
+        density: its log density, from the values of its parameters.
+        support: where its density is positive, from the same.
+        groups: the rows of the paper's Table 1 that name it.
+        kernel: whether it is offered as an improper kernel too (math.md B, Pareto and Dirichlet).
+        simplex: whether its support is a simplex, on which no elementwise posterior lives.
+        generic: values for which Table 1 is judged, where they are not the defaults.
+        like: the class of torch.distributions that is the same law with the same names.
+        aliases: other spellings.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    density: Callable[[Values], LogDensity]
+    support: Callable[[Values], Interval] = lambda values: HALF_LINE
+    groups: tuple[str, ...] = ()
+    kernel: bool = False
+    simplex: bool = False
+    generic: Mapping[str, float] = field(default_factory=dict)
+    like: type[td.Distribution] | None = None
+    aliases: tuple[str, ...] = ()
+
+
+def _log(x: Number) -> Number:
+    return x.log() if isinstance(x, Tensor) else math.log(x)
+
+
+def _lgamma(x: Number) -> Number:
+    return torch.lgamma(x) if isinstance(x, Tensor) else math.lgamma(x)
+
+
+def _real(values: Values) -> Interval:
+    return LINE
+
+
+def _fixed(value: Number) -> float | None:
+    """A shape as a number, or None where it is learned or has a shape of its own."""
+    if isinstance(value, Tensor):
+        return float(value) if value.dim() == 0 and not value.requires_grad else None
+    return value
+
+
+def _raised(power: Number, label: str, absolute: bool) -> Statistic:
+    """x^power or |x|^power; a statistic without a tuple where the power itself is learned."""
+    number = _fixed(power)
+    if number is not None:
+        return Monomial(number, absolute=absolute)
+    return General(lambda x: x.abs() ** power, label, float(torch.as_tensor(power).max()), smooth=not absolute)
+
+
+def _gamma(v: Values) -> LogDensity:
+    a, b = v["concentration"], v["rate"]
+    return LogDensity((Term(LOG, a - 1), Term(W, -b)), a * _log(b) - _lgamma(a))
+
+
+def _inverse_gaussian(m: Number, c: Number) -> LogDensity:
+    terms = (Term(LOG, -1.5), Term(W, -c / (2 * m * m)), Term(INVERSE, -c / 2))
+    return LogDensity(terms, 0.5 * (_log(c) - LOG_2PI) + c / m)
+
+
+def _weibull(v: Values) -> LogDensity:
+    k, s = v["concentration"], v["scale"]
+    return LogDensity(
+        (Term(LOG, k - 1), Term(_raised(k, "u^concentration", False), -(s**-k))), _log(k) - k * _log(s)
+    )
+
+
+def _error(v: Values) -> LogDensity:
+    b, c = v["scale"], v["power"]
+    constant = _log(c) - _log(b) - math.log(2) - _lgamma(1 / c)
+    return LogDensity((Term(_raised(c, "|u|^power", True), -(b**-c), v["loc"]),), constant)
+
+
+def _normal(v: Values) -> LogDensity:
+    s = v["scale"]
+    return LogDensity((Term(W2, -0.5 / (s * s), v["loc"]),), -_log(s) - 0.5 * LOG_2PI)
+
+
+def _lognormal(v: Values) -> LogDensity:
+    m, s = v["loc"], v["scale"]
+    return LogDensity((Term(LOG, -1.0, m), Term(LOG2, -0.5 / (s * s), m)), -m - _log(s) - 0.5 * LOG_2PI)
+
+
+def _logistic(v: Values) -> LogDensity:
+    m, s = v["loc"], v["scale"]
+    softplus = General(lambda u: F.softplus(-u / s), "log(1 + exp(-u / scale))", 1.0, kind="softplus", length=s)
+    return LogDensity((Term(W, -1 / s, m), Term(softplus, -2.0, m)), -_log(s))
+
+
+def _student(df: Number, loc: Number, scale: Number, norm: Number) -> LogDensity:
+    tail = General(
+        lambda u: torch.log1p((u / scale) ** 2 / df), "log(1 + (u / scale)^2 / df)", 0.0, length=scale * df**0.5
+    )
+    return LogDensity((Term(tail, -(df + 1) / 2, loc),), norm - _log(scale))
+
+
+def _student_t(v: Values) -> LogDensity:
+    df = v["df"]
+    norm = _lgamma((df + 1) / 2) - _lgamma(df / 2) - 0.5 * (_log(df) + math.log(math.pi))
+    return _student(df, v["loc"], v["scale"], norm)
+
+
+def _mixture(v: Values) -> LogDensity:
+    mix, s1, s2 = v["mix"], v["scale1"], v["scale2"]
+    delta = _log(1 - mix) - _log(mix) + _log(s1) - _log(s2)
+    kappa = (1 / (s1 * s1) - 1 / (s2 * s2)) / 2
+    spike = General(lambda u: F.softplus(delta + kappa * u * u), "log(1 + r exp(k u^2))", 2.0, length=s2)
+    return LogDensity((Term(W2, -0.5 / (s1 * s1)), Term(spike, 1.0)), _log(mix) - _log(s1) - 0.5 * LOG_2PI)
+
+
+def _horseshoe(v: Values) -> LogDensity:
+    tau, eps = v["scale"], v["softening"]
+    marginal = General(
+        lambda u: log_scaled_e1((u * u + eps * eps) / (2 * tau * tau)), "log(exp(y) E1(y))", 0.0, smooth=False
+    )
+    return LogDensity((Term(marginal, 1.0),), -_log(tau) - 0.5 * math.log(2 * math.pi**3))
+
+
+def _radial(v: Values) -> LogDensity:
+    b = v["scale"]
+
+    def joint(u: Tensor) -> Tensor:  # (draws, size) -> (draws,)
+        squares = ((u / (b.reshape(-1) if isinstance(b, Tensor) and b.dim() else b)) ** 2).sum(-1)
+        return -squares / 2 - (u.shape[-1] - 1) / 2 * squares.log()
+
+    def total(size: int) -> float:
+        sphere = math.log(2) + size / 2 * math.log(math.pi) - math.lgamma(size / 2)
+        return 0.5 * math.log(2 / math.pi) - sphere
+
+    label = "-r^2 / 2 - (d - 1) log r, r = |u / scale|"
+    return LogDensity((Term(General(joint, label, 2.0, kind="norm", joint=True, length=b), 1.0, v["loc"]),), -_log(b), total)
+
+
+LOC, SCALE, RATE = Parameter("loc", REAL, 0.0), Parameter("scale", POSITIVE, 1.0), Parameter("rate", POSITIVE, 1.0)
+
+
+def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
+    return Parameter("concentration", constraint, default)
+
+
+_ROWS = (
+    PriorRow("normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"),
+             generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian")),
+    PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
+        (Term(Monomial(1.0, absolute=True), -1 / v["scale"], v["loc"]),), -_log(v["scale"]) - math.log(2)),
+             _real, ("location-scale",), like=td.Laplace),
+    PriorRow("logistic", (LOC, SCALE), _logistic, _real, ("location-scale",)),
+    PriorRow("error", (LOC, SCALE, Parameter("power", POSITIVE, 1.5)), _error, _real, ("scaling",)),
+    PriorRow("student_t", (Parameter("df", POSITIVE, 4.0), LOC, SCALE), _student_t, _real, like=td.StudentT,
+             aliases=("student", "t")),
+    PriorRow("cauchy", (LOC, SCALE), lambda v: _student(1.0, v["loc"], v["scale"], -math.log(math.pi)),
+             _real, like=td.Cauchy),
+    PriorRow("mixture", (Parameter("mix", UNIT, 0.5), Parameter("scale1", POSITIVE, 1.0),
+                         Parameter("scale2", POSITIVE, 0.1)), _mixture, _real, aliases=("scale_mixture",)),
+    PriorRow("horseshoe", (SCALE, Parameter("softening", POSITIVE, 1e-3)), _horseshoe, _real, ("location-scale",)),
+    PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",)),
+    PriorRow("exponential", (RATE,), lambda v: LogDensity((Term(W, -v["rate"]),), _log(v["rate"])),
+             groups=("scaling", "location-scale"), like=td.Exponential),
+    PriorRow("wald", (_concentration(1.0),), lambda v: _inverse_gaussian(1.0, v["concentration"]),
+             groups=("scaling",), aliases=("standard_wald",)),
+    PriorRow("inverse_gaussian", (Parameter("loc", POSITIVE, 1.0), _concentration(1.0)),
+             lambda v: _inverse_gaussian(v["loc"], v["concentration"]), groups=("scaling",)),
+    PriorRow("rayleigh", (SCALE,), lambda v: LogDensity(
+        (Term(LOG, 1.0), Term(W2, -0.5 / (v["scale"] * v["scale"]))), -2 * _log(v["scale"])), groups=("scaling",)),
+    PriorRow("chi_squared", (Parameter("df", POSITIVE, 3.0),), lambda v: LogDensity(
+        (Term(LOG, v["df"] / 2 - 1), Term(W, -0.5)), -v["df"] / 2 * math.log(2) - _lgamma(v["df"] / 2)),
+             groups=("scaling",), like=td.Chi2, aliases=("chi2",)),
+    PriorRow("gamma", (_concentration(2.0), RATE), _gamma, groups=("scaling",), like=td.Gamma),
+    PriorRow("erlang", (_concentration(2.0, WHOLE), RATE), _gamma, groups=("scaling",)),
+    PriorRow("inverse_gamma", (_concentration(2.0), RATE), lambda v: LogDensity(
+        (Term(LOG, -v["concentration"] - 1), Term(INVERSE, -v["rate"])),
+        v["concentration"] * _log(v["rate"]) - _lgamma(v["concentration"])),
+             groups=("scaling",), like=td.InverseGamma),
+    PriorRow("weibull", (_concentration(1.5), SCALE), _weibull, groups=("scaling",), like=td.Weibull),
+    PriorRow("lognormal", (LOC, SCALE), _lognormal, groups=("scaling",), like=td.LogNormal),
+    PriorRow("pareto", (SCALE, Parameter("alpha", POSITIVE, 1.0)), lambda v: LogDensity(
+        (Term(LOG, -v["alpha"] - 1),), _log(v["alpha"]) + v["alpha"] * _log(v["scale"])),
+             lambda v: Interval(float(torch.as_tensor(v["scale"]).max()), math.inf),
+             ("scaling", "log-normal"), kernel=True, like=td.Pareto),
+    PriorRow("dirichlet", (_concentration(2.0),), lambda v: LogDensity((Term(LOG, v["concentration"] - 1),)),
+             groups=("scaling", "log-normal"), kernel=True, simplex=True),
+)  # fmt: skip
+
+PRIORS: dict[str, PriorRow] = {row.name: row for row in _ROWS}
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object.
+
+    Args:
+        name: the family's name, or the class of a foreign distribution.
+        values: its parameters, numbers or tensors; a tensor that requires grad is learned.
+        build: its log density, from the values.
+        support: where its density is positive.
+        improper: whether it stands for its kernel, without support or normalisation.
+        simplex: whether its support is a simplex.
+        row: its row of the table, None for a foreign distribution.
+        shape: of a foreign distribution that is not over a single number.
+    """
+
+    name: str
+    values: Values
+    build: Callable[[Values], LogDensity]
+    support: Interval
+    improper: bool = False
+    simplex: bool = False
+    row: PriorRow | None = None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def density(self) -> LogDensity:
+        """constant + sum of terms, from the present values."""
+        return self.build(self.values)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters that are tensors."""
+        return {name: v for name, v in self.values.items() if isinstance(v, Tensor)}
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log p(w), elementwise; for a joint law one number per draw, the draws being the leading dimension.
+
+        >>> float(prior("normal", scale=2.0).log_prob(torch.tensor(0.0)))
+        -1.612085...
+        """
+        density = self.density
+        if not density.joint:
+            out = torch.zeros_like(w) + density.constant
+            for term in density.terms:
+                out = out + term(w)
+            return out
+        size = w[0].numel()
+        constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(w.shape[1:]).sum()
+        flat = w.reshape(len(w), -1)
+        return sum((joint_term(t, flat) for t in density.terms), constant + density.total(size))
+
+
+def joint_term(term: Term, flat: Tensor) -> Tensor:
+    """A term of a joint law on flattened draws: (draws, size) -> (draws,)."""
+    center = term.center.reshape(-1) if isinstance(term.center, Tensor) and term.center.dim() else term.center
+    return term.coefficient * term.statistic(flat - center)
+
+
+def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
+    """A prior over weights, by name.
+
+    Args:
+        name: a key of `PRIORS`, or the paper's spelling of it.
+        improper: take Pareto or Dirichlet as its kernel, a power of w without support or normalisation.
+        parameters: numbers or tensors; a tensor that requires grad is learned. Defaults are in the table.
+
+    >>> prior("Laplace", scale=0.1).support
+    Interval(lower=-inf, upper=inf)
+    """
+    aliases = {alias: row.name for row in PRIORS.values() for alias in row.aliases}
+    row = PRIORS[find("prior", name, PRIORS, aliases)]
+    asked = f"prior({row.name!r})"
+    if improper and not row.kernel:
+        kernels = " or ".join(repr(r.name) for r in PRIORS.values() if r.kernel)
+        raise MethodError(f"{asked} with improper=True", "it is a proper density", f"improper only for {kernels}")
+    check_names(asked, parameters, [p.name for p in row.parameters])
+    values = {p.name: check_value(asked, p, parameters.get(p.name, p.default)) for p in row.parameters}
+    support = HALF_LINE if improper else row.support(values)
+    build = _kernel(row.density) if improper else row.density
+    return Prior(row.name, values, build, support, improper, row.simplex and not improper, row)
+
+
+def _kernel(density: Callable[[Values], LogDensity]) -> Callable[[Values], LogDensity]:
+    return lambda values: LogDensity(density(values).terms)

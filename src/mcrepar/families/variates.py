@@ -1,0 +1,71 @@
+"""Random numbers of a given dtype, device and generator: the only place of `families` that draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where random numbers come from; nothing global is touched when a generator is given.
+
+    >>> Source(torch.float32, "cpu", torch.Generator().manual_seed(0)).normal(2, 3).shape
+    torch.Size([2, 3])
+    """
+
+    dtype: torch.dtype
+    device: torch.device | str
+    generator: torch.Generator | None = None
+
+    def _empty(self, size: tuple[int, ...]) -> Tensor:
+        return torch.empty(size, dtype=self.dtype, device=self.device)
+
+    def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
+        """N(mean, std^2)."""
+        return self._empty(size).normal_(mean, std, generator=self.generator)
+
+    def uniform(self, *size: int, low: float = 0.0) -> Tensor:
+        """Uniform on [low, 1)."""
+        return self._empty(size).uniform_(low, 1.0, generator=self.generator)
+
+    def gamma(self, shape: float, *size: int, scale: float = 1.0, normal_from: float = math.inf) -> Tensor:
+        """Variates of scale * Gamma(shape), by the cube of a normal from shape `normal_from` on.
+
+        Wilson-Hilferty: Gamma(a) = a (1 - h + sqrt(h) Z)^3, h = 1/(9a), mean exact to h^3, variance to h^2/3.
+        """
+        assert shape > 0, shape  # torch._standard_gamma returns 2e-308 for a negative shape, without an error
+        if shape >= normal_from:
+            h, root = 1 / (9 * shape), (scale * shape) ** (1 / 3)
+            return self.normal(*size, mean=root * (1 - h), std=root * math.sqrt(h)).pow_(3)
+        if shape == 1:
+            out = self._empty(size).exponential_(generator=self.generator)
+        else:
+            alpha = torch.full((1,), shape, dtype=self.dtype, device=self.device).expand(size)
+            out = torch._standard_gamma(alpha, generator=self.generator)
+        return out if scale == 1 else out.mul_(scale)
+
+    def inverse_gaussian(self, concentration: float, *size: int) -> Tensor:
+        """IG(1, concentration), by Michael, Schucany and Haas with a root free of cancellation."""
+        r = self.normal(*size).square_().div_(2 * concentration)
+        x = r.add(2).mul_(r).sqrt_().add_(r).add_(1).reciprocal_()
+        first = self.uniform(*size).mul_(x + 1) <= 1
+        return torch.where(first, x, x.reciprocal())
+
+
+def vector_norm(z: Tensor) -> Tensor:
+    """|z| over the last dimension in float64, by blocks: a float32 sum over 1e7 squares loses 3 digits."""
+    whole = z.shape[-1] // 1024 * 1024
+    blocks = z[..., :whole].reshape(*z.shape[:-1], whole // 1024, 1024)
+    parts = torch.cat([torch.linalg.vector_norm(blocks, dim=-1), z[..., whole:]], dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(parts, dim=-1, dtype=torch.float64)
+    return norm
+
+
+def total(x: Tensor) -> Tensor:
+    """The sum of a vector in float64, by blocks, as `vector_norm`."""
+    whole = x.numel() // 1024 * 1024
+    return x[:whole].view(-1, 1024).sum(1).sum(dtype=torch.float64) + x[whole:].sum(dtype=torch.float64)

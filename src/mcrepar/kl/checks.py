@@ -1,0 +1,157 @@
+"""What can only be said of tensors: shapes, ranges, conditions on learned values, results that overflow."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from mcrepar.errors import (
+    InfiniteKLError,
+    InfiniteVarianceError,
+    InfiniteVarianceWarning,
+    McreparError,
+    MethodError,
+    ParameterError,
+)
+from mcrepar.families.forms import EXP, IDENTITY
+from mcrepar.families.parameters import POSITIVE, REAL, Parameter, check_value
+from mcrepar.families.posteriors import Posterior
+from mcrepar.families.priors import Prior, Term
+from mcrepar.families.statistics import General, Monomial
+from mcrepar.kl.estimator import SAMPLED, Estimator
+from mcrepar.kl.plan import Plan
+
+SMOOTH_RATIO = 1.0  # deviation of a weight over the length of a statistic, up to which auto trusts a quadrature
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The precision a KL is computed in: single for halves, else the tensor's own."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> None:
+    """Refuse templates and tensors that do not fit together."""
+    if not isinstance(q, Posterior):
+        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    shape, pair = q.shape, f"KL({q.name} || {p.name})"
+    if generator is not None and generator.device.type != q.device.type:
+        raise ParameterError(
+            pair, f"the generator is on {generator.device}, the weights on {q.device}", "one device for both"
+        )
+    if p.row is None:
+        if p.shape and tuple(p.shape) != tuple(shape):
+            raise ParameterError(
+                pair, f"the prior has shape {tuple(p.shape)}, the weights {tuple(shape)}", "one shape for both"
+            )
+        return
+    for name, value in p.tensors.items():
+        _check_tensor(f"{pair} with the prior's {name}", value, q)
+
+
+def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
+    try:
+        fits = torch.broadcast_shapes(value.shape, q.shape) == q.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ParameterError(
+            what,
+            f"its shape {tuple(value.shape)} does not broadcast to the weights' {tuple(q.shape)}",
+            "a number or that shape",
+        )
+    if value.dim() and value.device != q.device:
+        raise ParameterError(what, f"it is on {value.device}, the weights on {q.device}", "one device for both")
+    if value.dim() and wide_dtype(value.dtype) != wide_dtype(q.dtype):
+        raise ParameterError(what, f"it is {value.dtype}, the weights {q.dtype}", "one dtype for both")
+
+
+def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
+    """The method, after the conditions on learned values."""
+    method = plan.choose(estimator)
+    auto = estimator.method == "auto"
+    infinite = plan.infinite_variance
+    if plan.largest_power:
+        largest = plan.largest_power * float(q.scale.detach().max())
+        limit = q.noise.mgf_limit
+        if largest >= limit:
+            raise InfiniteKLError(
+                plan.pair,
+                f"E w^{plan.largest_power:g} needs {plan.largest_power:g} * scale < {limit:g}, but the largest is {largest:g}",
+                "a smaller scale",
+            )
+        if 2 * largest >= limit:
+            infinite = f"it needs {2 * plan.largest_power:g} * scale < {limit:g}, but the largest is {2 * largest:g}"
+            if auto:
+                method = "exact" if "exact" in plan.methods else method
+    if infinite and method in SAMPLED:
+        if not estimator.force:
+            raise InfiniteVarianceError(
+                f"{plan.pair} by {method}",
+                f"the KL is finite, but its Monte Carlo estimate has infinite variance: {infinite}",
+                "method='exact', or force=True to run it all the same",
+            )
+        warnings.warn(f"{plan.pair} by {method} has infinite variance", InfiniteVarianceWarning, stacklevel=4)
+    if method == "exact":
+        _check_conditions(plan, q, p)
+    if method == "quad" and auto and not _smooth(q, p):
+        return "stream"
+    return method
+
+
+def _check_conditions(plan: Plan, q: Posterior, p: Prior) -> None:
+    """The closed forms that hold for some values only."""
+    for term, term_plan in zip(p.density.terms, plan.terms, strict=True):
+        if term_plan.entries is None and term_plan.condition and not _holds(term_plan.closed, term, q):
+            raise MethodError(
+                f"{plan.pair} by exact", f"it is closed only if {term_plan.condition}", "method='stream' or 'quad'"
+            )
+
+
+def _holds(closed: str, term: Term, q: Posterior) -> bool:
+    assert isinstance(term.statistic, General)
+    ratio = q.scale.detach() / term.statistic.length
+    if closed == "softplus":
+        return bool((ratio == 1).all())
+    same = torch.as_tensor(q.loc - term.center).detach()
+    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= 1e-6 * float(ratio.max())
+
+
+def _smooth(q: Posterior, p: Prior) -> bool:
+    """Whether the prior is smooth on the scale of the posterior."""
+    if q.form.outer not in (IDENTITY, EXP):
+        return True
+    second = q.noise.moment(Monomial(2.0))
+    deviation = float(q.scale.detach().max()) * (math.sqrt(second) if math.isfinite(second) else 1.0)
+    lengths = [t.statistic.length for t in p.density.terms if isinstance(t.statistic, General)]
+    shortest = min(float(torch.as_tensor(length).min()) for length in lengths) if lengths else 1.0
+    return deviation <= SMOOTH_RATIO * shortest
+
+
+def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
+    """Never a silent NaN or infinity: name the parameter that broke, or the range that was exceeded."""
+    if not bool(torch.isfinite(value.to(wide_dtype(q.dtype)))):
+        raise diagnosis(plan, q, p)
+
+
+def diagnosis(plan: Plan, q: Posterior, p: Prior) -> McreparError:
+    """Why a KL is not finite."""
+    constraints = {"free_loc": REAL, "free_scale": POSITIVE, "free_log_scale": REAL}
+    try:
+        for name, constraint in constraints.items():
+            tensor = getattr(q, name)
+            if tensor is not None:
+                check_value(f"{plan.pair}", Parameter(name.removeprefix("free_"), constraint), tensor)
+        for parameter in p.row.parameters if p.row is not None else ():
+            check_value(f"{plan.pair}, prior", parameter, p.values[parameter.name])
+    except ParameterError as error:
+        return error
+    scales = q.scale.detach()
+    return ParameterError(
+        plan.pair,
+        f"its value exceeds the range of {wide_dtype(q.dtype)}, scale being between "
+        f"{float(scales.min()):g} and {float(scales.max()):g}",
+        "float64 tensors or a smaller scale",
+    )

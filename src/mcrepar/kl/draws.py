@@ -1,0 +1,168 @@
+"""How M draws of noise are walked: in blocks of weights, each with its own seed, on all cores, in bounded memory.
+
+One seed is taken from the user's generator. Every block of weights and chunk of draws has a generator seeded by it
+and by its place, so the noise does not depend on the number of threads, can be replayed (`regen`), and is the same
+for every method that walks it: `repar`, `stream`, `regen` and `direct` see identical noise for one generator state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mcrepar.families.noises import Noise
+
+CPU_BLOCK = 32768  # elements; torch runs an operation of this size on one thread, so that threads can share blocks
+COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
+SPLIT = 2**20  # numbers in the table of block radii of a joint law
+GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
+
+
+def new_seed(generator: torch.Generator | None, device: torch.device) -> int:
+    """One draw of `generator` (or of the device's default RNG) that seeds a walk."""
+    where = generator.device if generator is not None else device
+    return int(torch.randint(2**62, (), generator=generator, device=where).item())
+
+
+@dataclass(frozen=True)
+class Walk:
+    """M draws of noise over a flat tensor of `size` weights.
+
+    Args:
+        noise: its law.
+        draws: M.
+        size: the number of weights.
+        dtype: of the noise.
+        device: of the noise.
+        seed: from `new_seed`.
+        max_bytes: bound on what one block and its temporaries may hold, over all threads.
+        whole: whether a block must hold all weights (a joint prior).
+    """
+
+    noise: Noise
+    draws: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+    max_bytes: int
+    whole: bool = False
+
+    @property
+    def threads(self) -> int:
+        """How many blocks are walked at once."""
+        return min(torch.get_num_threads(), len(self.blocks)) if self.device.type == "cpu" else 1
+
+    @property
+    def budget(self) -> int:
+        """How many elements a block may hold."""
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize * workers))
+        return min(most, CPU_BLOCK) if self.device.type == "cpu" else most
+
+    @property
+    def blocks(self) -> list[slice]:
+        """The blocks of weights."""
+        width = self.size if self.whole else min(self.size, self.budget)
+        return [slice(i, min(i + width, self.size)) for i in range(0, self.size, width)]
+
+    def each(self, visit: Callable[[slice, Tensor], None]) -> None:
+        """Call `visit(block, xi)` for every block and chunk of draws, xi being (draws of the chunk, block size).
+
+        Blocks run in parallel; the chunks of one block run in order.
+        """
+        for first, radii in self._groups():
+            count = self.draws - first if radii is None else len(radii)
+
+            def walk(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
+                generator = torch.Generator(self.device)
+                for index in share:
+                    self._walk_block(index, first, count, radii, generator, visit)
+
+            self._run(walk)
+
+    def all(self) -> Tensor:
+        """All the noise at once: (draws, size)."""
+        out = torch.empty(self.draws, self.size, dtype=self.dtype, device=self.device)
+        seen = dict.fromkeys((b.start for b in self.blocks), 0)
+
+        def fill(block: slice, xi: Tensor) -> None:
+            row = seen[block.start]
+            out[row : row + len(xi), block] = xi
+            seen[block.start] = row + len(xi)
+
+        with torch.no_grad():
+            self.each(fill)
+        return out
+
+    def norms(self) -> Tensor:
+        """The norms of the draws of a joint law: (draws,)."""
+        parts = [self._split(first, count)[0] for first, count in self._group_sizes()]
+        return torch.cat(parts)
+
+    def _walk_block(
+        self,
+        index: int,
+        first: int,
+        count: int,
+        radii: Tensor | None,
+        generator: torch.Generator,
+        visit: Callable[[slice, Tensor], None],
+    ) -> None:
+        block = self.blocks_at(index)
+        width = block.stop - block.start
+        rows = max(1, self.budget // width)
+        for start in range(0, count, rows):
+            draws = min(rows, count - start)
+            generator.manual_seed(self._seed(index + 1, first + start))
+            radius = None if radii is None else radii[start : start + draws, index]
+            options = {"dtype": self.dtype, "device": self.device, "generator": generator}
+            visit(block, self.noise.draw(draws, width, radius=radius, **options))
+
+    def blocks_at(self, index: int) -> slice:
+        """The block of this index."""
+        width = self.size if self.whole else min(self.size, self.budget)
+        return slice(index * width, min((index + 1) * width, self.size))
+
+    def _run(self, walk: Callable[[list[int]], None]) -> None:
+        indices = list(range(len(self.blocks)))
+        if self.threads == 1:
+            return walk(indices)
+        shares = [indices[k :: self.threads] for k in range(self.threads)]
+        grad = torch.is_grad_enabled()
+
+        def work(share: list[int]) -> None:
+            with torch.set_grad_enabled(grad):  # grad mode belongs to a thread
+                walk(share)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            for done in [pool.submit(work, share) for share in shares]:
+                done.result()
+        return None
+
+    def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
+        """Runs of draws: all at once for elementwise noise, tables of block radii for a joint law."""
+        if not self.noise.joint:
+            yield 0, None
+            return
+        for first, count in self._group_sizes():
+            yield first, self._split(first, count)[1]
+
+    def _group_sizes(self) -> list[tuple[int, int]]:
+        group = max(1, SPLIT // len(self.blocks))
+        return [(first, min(group, self.draws - first)) for first in range(0, self.draws, group)]
+
+    def _split(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator(self.device)
+        generator.manual_seed(self._seed(0, first))
+        sizes = [b.stop - b.start for b in self.blocks]
+        parts = self.noise.split(count, sizes, dtype=self.dtype, device=self.device, generator=generator)
+        assert parts is not None
+        return parts
+
+    def _seed(self, place: int, first: int) -> int:
+        return (self.seed + GOLDEN * (place * self.draws + first)) % 2**63

@@ -1,0 +1,476 @@
+"""What a pair of families allows: the tuple (n, t), its size, the verdict, the methods, every refusal.
+
+A plan looks at families, never at tensor values, and is cached. Four questions decide everything:
+is the posterior's support inside the prior's? does every moment that the KL needs exist? has every statistic
+of the prior a finite tuple (Theorem F)? if not, is its expectation known in closed form?
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mcrepar.errors import (
+    InfiniteKLError,
+    InfiniteVarianceError,
+    McreparError,
+    MethodError,
+    NoFiniteTupleError,
+    SupportMismatchError,
+)
+from mcrepar.families.foreign import as_prior
+from mcrepar.families.forms import EXP, IDENTITY, LOG, Entry, Form, expand
+from mcrepar.families.noises import Law, Noise
+from mcrepar.families.parameters import Interval
+from mcrepar.families.posteriors import Posterior, PosteriorRow, posterior
+from mcrepar.families.priors import Prior, prior
+from mcrepar.families.statistics import General, Monomial, Statistic
+from mcrepar.kl.estimator import DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
+
+ANY_DRAWS = ("stream", "regen", "direct")
+
+
+@dataclass(frozen=True)
+class PosteriorKey:
+    """What a plan needs of a posterior; `loc` is None where it is learned or a tensor."""
+
+    row: PosteriorRow = field(compare=False)
+    name: str
+    noise: Noise
+    form: Form
+    support: Interval
+    loc: float | None
+
+    @classmethod
+    def of(cls, q: Posterior) -> PosteriorKey:
+        """The key of `q`."""
+        loc = None if q.form.learned_loc else q.loc
+        return cls(q.row, q.name, q.noise, q.form, q.row.support, None if isinstance(loc, Tensor) else loc)
+
+
+@dataclass(frozen=True)
+class PriorKey:
+    """What a plan needs of a prior; a centre is None where it is a tensor."""
+
+    name: str
+    terms: tuple[tuple[Statistic, float | None], ...]
+    support: Interval
+    improper: bool
+    simplex: bool
+    kernel: bool
+
+    @classmethod
+    def of(cls, p: Prior) -> PriorKey:
+        """The key of `p`."""
+        terms = tuple(
+            (t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms
+        )
+        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel)
+
+
+@dataclass(frozen=True)
+class TermPlan:
+    """What one statistic of the prior allows.
+
+    Args:
+        statistic: of the weight.
+        entries: its tuple, None where Theorem F says that there is none.
+        closed: the name of the closed expectation of a statistic without a tuple, "" where none is known.
+        condition: when that closed form holds, "" for always.
+    """
+
+    statistic: Statistic
+    entries: tuple[Entry, ...] | None
+    closed: str = ""
+    condition: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which estimators a pair allows and why; printed, it reads as prose.
+
+    Args:
+        verdict: "T1", "T2", "C1", "C2", "X" (right), "N" (no finite tuple), "INF-S", "INF-M" (infinite KL).
+        reason: one sentence.
+        terms: what each statistic of the prior allows.
+        refusals: the error of every method that does not apply.
+        infinite_variance: why Monte Carlo has no variance, "" where it has.
+        largest_power: E exp(p v) is needed for p up to this (exponential outer map), under the noise's limit.
+    """
+
+    q: PosteriorKey
+    p: PriorKey
+    verdict: str
+    reason: str
+    terms: tuple[TermPlan, ...] = ()
+    refusals: Mapping[str, McreparError] = field(default_factory=dict)
+    infinite_variance: str = ""
+    largest_power: float = 0.0
+
+    @property
+    def pair(self) -> str:
+        """The pair as errors name it."""
+        return f"KL({self.q.name} || {self.p.name})"
+
+    @property
+    def right(self) -> bool:
+        """Whether every statistic has a finite tuple."""
+        return self.verdict in ("T1", "T2", "C1", "C2", "X")
+
+    @property
+    def finite(self) -> bool:
+        """Whether the KL is finite."""
+        return not self.verdict.startswith("INF")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that apply."""
+        return tuple(m for m in METHODS if self.finite and m not in self.refusals)
+
+    @property
+    def method(self) -> str | None:
+        """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
+        try:
+            return self.choose(Estimator())
+        except McreparError:
+            return None
+
+    @property
+    def taus(self) -> tuple[Monomial, ...]:
+        """The distinct statistics of the noise, without the constant."""
+        entries = (e for t in self.terms for e in t.entries or ())
+        return tuple(dict.fromkeys(e.tau for e in entries if not e.tau.constant))
+
+    @property
+    def law(self) -> Law | None:
+        """Where `stats` draws its statistics from."""
+        return self.q.noise.law(self.taus) if self.right and self.taus else None
+
+    @property
+    def statistics(self) -> tuple[tuple[str, str], ...]:
+        """The products n(theta), t(xi) of the tuple, as text."""
+        centred = any(center != 0 for _, center in self.p.terms)
+        return tuple(
+            (e.text(self.q.form.learned_loc, centred), "1" if e.tau.constant else f"mean {e.tau.text('xi')}")
+            for t in self.terms
+            for e in t.entries or ()
+        )
+
+    @property
+    def d_P(self) -> int | None:  # noqa: N802
+        """The paper's size of the tuple: distinct non-constant n of the cross-entropy; None without a tuple."""
+        return len(self._keys()) if self.right else None
+
+    @property
+    def d_P_total(self) -> int | None:  # noqa: N802
+        """d_P with the entropy's entries."""
+        return len(self._keys() | _entropy_keys(self.q)) if self.right else None
+
+    @property
+    def d_P_merged(self) -> int | None:  # noqa: N802
+        """The smallest size known: entries that share a statistic of the noise are one."""
+        if not self.right:
+            return None
+        live = [e for t in self.terms for e in t.entries or () if _key(e, self.q.form) is not None]
+        return min(len({e.tau for e in live}), len(self._keys()))
+
+    def d_P_direct(self, draws: int, factored: bool = False) -> int | None:  # noqa: N802
+        """The size of the naive graph: d_P per draw (Figure 4), or S per draw when `factored` (Remark 2)."""
+        if factored:
+            return draws * self.q.form.learned
+        return None if self.d_P is None else draws * self.d_P
+
+    def d_P_taylor(self, degree: int) -> int:  # noqa: N802
+        """The size of a Taylor polynomial's tuple, binom(K + S, S) - 1."""
+        form = inner(self.q.form)
+        parts = (expand(Monomial(float(k)), form, None, None, False) or () for k in range(1, degree + 1))
+        return len({key for part in parts for e in part if (key := _key(e, form)) is not None})
+
+    def choose(self, estimator: Estimator) -> str:
+        """The method for `estimator`, or the error that says why there is none."""
+        if not self.finite:
+            raise self.refusals["exact"]
+        wanted, draws = estimator.method, estimator.n_mc_iter
+        if wanted == "auto":
+            wanted = self._auto(draws if estimator.entropy == "exact" else draws or DEFAULT_DRAWS)
+        if wanted in self.refusals:
+            raise self.refusals[wanted]
+        if wanted in SAMPLED and self.infinite_variance and not estimator.force:
+            raise self.variance_error(wanted)
+        if wanted == "taylor":
+            self._check_taylor(estimator)
+        if wanted == "stats" and estimator.entropy == "mc" and self.q.noise.density_terms is None:
+            raise MethodError(
+                f"{self.pair} by stats with entropy='mc'",
+                f"log q of {self.q.noise.label} is not one of the statistics that stats draws",
+                "entropy='exact', or method='repar'",
+            )
+        return wanted
+
+    def variance_error(self, method: str) -> InfiniteVarianceError:
+        """The refusal of a Monte Carlo method without variance."""
+        others = [f"method={m!r} or " for m in ("exact", "quad") if m in self.methods]
+        return InfiniteVarianceError(
+            f"{self.pair} by {method}",
+            f"the KL is finite, but its Monte Carlo estimate has infinite variance: {self.infinite_variance}",
+            f"{''.join(others)}force=True to run it all the same",
+        )
+
+    def _auto(self, draws: int | None) -> str:
+        """Rules of math.md H: the best method without M, one of stats, repar and stream with it."""
+        exact = "exact" not in self.refusals and not any(t.condition for t in self.terms)
+        if self.infinite_variance or draws is None:
+            if exact:
+                return "exact"
+            return "quad" if "quad" not in self.refusals else "stream"
+        if not self.right:
+            return "stream"
+        law = self.law
+        return "stats" if law is None or draws >= law.from_draws else "repar"
+
+    def _check_taylor(self, estimator: Estimator) -> None:
+        degree = estimator.degree or 0
+        if self.q.form.outer is not LOG and not self.q.noise.finite(2 * degree):
+            raise InfiniteKLError(
+                f"{self.pair} by taylor of degree {degree}",
+                f"it needs the moments of {self.q.noise.label} up to {2 * degree}, and not all of them exist",
+                "a smaller degree, or method='exact' or 'stream'",
+            )
+
+    def _keys(self) -> set[tuple[float, ...]]:
+        entries = (e for t in self.terms for e in t.entries or ())
+        return {key for e in entries if (key := _key(e, self.q.form)) is not None}
+
+    def __str__(self) -> str:
+        from mcrepar.kl.prose import describe
+
+        return describe(self)
+
+
+def inner(form: Form) -> Form:
+    """The form of the variable in which a Taylor polynomial is taken: log w for w = exp(v), else w."""
+    return Form(form.learned_loc) if form.outer is EXP else form
+
+
+def _key(entry: Entry, form: Form) -> tuple[float, ...] | None:
+    """The identity of n(theta), None where it does not depend on learned parameters."""
+    key = (entry.loc_power if form.learned_loc else 0, entry.scale_power, entry.log_power)
+    return key if any(key) else None
+
+
+def _entropy_keys(q: PosteriorKey) -> set[tuple[float, ...]]:
+    """The entries of the entropy, H0 + log scale + E log f'."""
+    if q.form.outer is LOG:
+        return set()
+    keys: set[tuple[float, ...]] = {(0, 0.0, 1)}
+    if q.form.outer is EXP:
+        keys |= {(1, 0.0, 0)} if q.form.learned_loc else {(0, 1.0, 0)}
+    return keys
+
+
+def explain(q: str | Posterior, p: object) -> Plan:
+    """The plan of a pair: verdict, methods, tuple, d_P, reason.
+
+    Args:
+        q: a name of `POSTERIORS` or a posterior.
+        p: a name of `PRIORS`, a prior, or any torch.distributions object.
+
+    >>> plan = explain("gamma", "inverse_gaussian")
+    >>> plan.verdict, plan.method, plan.d_P, plan.d_P_total
+    ('T1', 'exact', 3, 3)
+    """
+    q = posterior(q) if isinstance(q, str) else q
+    p = prior(p) if isinstance(p, str) else as_prior(p)
+    return plan_pair(q, p)
+
+
+def plan_pair(q: Posterior, p: Prior) -> Plan:
+    """The cached plan of two objects."""
+    return _plan(PosteriorKey.of(q), PriorKey.of(p))
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
+    refusal = _support_refusal(q, p)
+    if refusal is not None:
+        return Plan(q, p, "INF-S", refusal.why, refusals=dict.fromkeys(METHODS, refusal))
+    terms = tuple(_plan_term(q, p, statistic, center) for statistic, center in p.terms)
+    diverging = next((s for t in terms for s in _moments(q, t) if not q.noise.finite(s)), None)
+    if diverging is not None:
+        refusal = _moment_refusal(q, p, diverging)
+        return Plan(q, p, "INF-M", refusal.why, terms, dict.fromkeys(METHODS, refusal))
+    wide = next((s for t in terms for s in _moments(q, t) if not q.noise.finite(2 * s)), None)
+    variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{_threshold(q, 2 * wide)}"
+    verdict = "N" if any(t.entries is None for t in terms) else _right(q, terms)
+    powers = [t.statistic.growth for t in terms] if q.form.outer is EXP else []
+    return Plan(
+        q,
+        p,
+        verdict,
+        _reason(q, p, verdict, terms),
+        terms,
+        _refusals(q, p, terms),
+        variance,
+        max([0.0, *(x for t, x in zip(terms, powers, strict=True) if t.entries is None)]) if powers else 0.0,
+    )
+
+
+def _support_refusal(q: PosteriorKey, p: PriorKey) -> McreparError | None:
+    """Rule 1 of math.md H: the posterior's support must lie inside the prior's."""
+    pair = f"KL({q.name} || {p.name})"
+    positive = q.support.lower >= 0
+    if not p.simplex and q.support in p.support:
+        return None
+    where = "a simplex, which has no volume" if p.simplex else str(p.support)
+    if p.kernel and not p.improper and positive:
+        instead = f"prior({p.name!r}, improper=True) for its kernel"
+    else:
+        instead = "a prior on the half-line such as 'gamma'" if positive else "a prior on the line such as 'normal'"
+    why = f"the posterior lives on {q.support}, the prior on {where}, so the KL is infinite"
+    return SupportMismatchError(pair, why, instead)
+
+
+def _plan_term(q: PosteriorKey, p: PriorKey, statistic: Statistic, center: float | None) -> TermPlan:
+    if isinstance(statistic, Monomial) and statistic.absolute and center is not None:
+        if center <= q.support.lower:  # |w - c| = w - c
+            statistic = Monomial(statistic.power)
+    entries = expand(statistic, q.form, q.loc, center, q.noise.positive)
+    if entries is not None:
+        return TermPlan(statistic, entries)
+    return TermPlan(statistic, None, *_closed(q, statistic, center))
+
+
+def _closed(q: PosteriorKey, statistic: Statistic, center: float | None) -> tuple[str, str]:
+    """The closed expectation of a statistic without a tuple (math.md D3), and when it holds."""
+    probe = torch.ones(())
+    outer, noise = q.form.outer, q.noise
+    if isinstance(statistic, Monomial):
+        if outer is IDENTITY and statistic == Monomial(1.0, absolute=True):
+            return ("abs", "") if noise.mean_abs(probe, probe) is not None else ("", "")
+        expandable = center == 0 or statistic.polynomial
+        if outer is EXP and expandable and not statistic.absolute and noise.mgf_limit > 0:
+            return "mgf", ""
+        return "", ""
+    if outer is IDENTITY and statistic.kind == "softplus" and noise.mean_softplus(probe) is not None:
+        return "softplus", "posterior and prior have equal scales"
+    if statistic.kind == "norm" and noise.joint:
+        return "norm", "posterior and prior have equal locations and proportional scales"
+    return "", ""
+
+
+def _moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
+    """The powers p for which E |xi|^p must exist; exponential and logarithmic outer maps have rules of their own."""
+    if term.entries is not None:
+        return tuple(e.tau.power for e in term.entries)
+    if q.form.outer is not IDENTITY:
+        return ()
+    pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
+    return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
+
+
+def _threshold(q: PosteriorKey, power: float) -> str:
+    """The value of a fixed shape from which E |xi|^power exists, found by bisection over the row's own noise."""
+    for parameter in q.row.fixed:
+        if parameter.name != "concentration":
+            continue
+
+        def exists(x: float, name: str = parameter.name) -> bool:
+            return q.row.noise({name: x}, 1).finite(power)
+
+        low, high = 1e-6, 1e6
+        if exists(low) == exists(high):
+            continue
+        for _ in range(80):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if exists(middle) else (middle, high)
+        return f", which needs {parameter.name} > {high:.6g}"
+    if any(parameter.optional for parameter in q.row.fixed):
+        name = next(parameter.name for parameter in q.row.fixed if parameter.optional)
+        return f", which needs a finite {name}"
+    return f", which no {q.name} has"
+
+
+def _moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLError:
+    needs = _threshold(q, power)
+    instead = "a prior without this power"
+    if "needs" in needs:
+        instead = f"posterior({q.name!r}, ...) with {needs.split('needs ')[1]}, or {instead}"
+    why = f"it needs E |xi|^{power:g} of {q.noise.label}{needs}, so the KL is infinite"
+    return InfiniteKLError(f"KL({q.name} || {p.name})", why, instead)
+
+
+def _right(q: PosteriorKey, terms: tuple[TermPlan, ...]) -> str:
+    """Which theorem of the paper gives the tuple, X where it needs a formula that the paper lacks."""
+    if q.form.outer is EXP:
+        return "C2" if q.form.learned_loc else "C1"
+    logs = any(e.log_power + e.tau.log > 1 for t in terms for e in t.entries or ())
+    if q.form.outer is LOG or logs:
+        return "X"
+    signed = not q.noise.positive
+    same_center = all(isinstance(t.statistic, Monomial) and t.statistic.absolute and len(t.entries or ()) == 1
+                      for t in terms)  # fmt: skip
+    return "T2" if q.form.learned_loc or (signed and not same_center) else "T1"
+
+
+def _refusals(q: PosteriorKey, p: PriorKey, terms: tuple[TermPlan, ...]) -> dict[str, McreparError]:
+    """Why the methods that do not apply do not."""
+    pair = f"KL({q.name} || {p.name})"
+    family = "location-scale" if q.form.learned_loc else "scale"
+    out: dict[str, McreparError] = {}
+    unclosed = next((t for t in terms if t.entries is None and not t.closed), None)
+    open_term = next((t for t in terms if t.entries is None), None)
+    sharp = next((t for t in terms if t.entries is None and not _smooth(t.statistic)), None)
+    joint = next((t for t in terms if isinstance(t.statistic, General) and t.statistic.joint), None)
+    usable = ["'exact'"] if unclosed is None else []
+    usable += ["'quad'"] if sharp is None and joint is None else []
+    instead = f"method={' or '.join([*usable, repr('stream')])}"
+    if unclosed is not None:
+        why = f"no closed form of E {unclosed.statistic.text()} is known under this posterior"
+        out["exact"] = MethodError(f"{pair} by exact", why, instead)
+    if open_term is not None:
+        why = (
+            f"{open_term.statistic.text()} of the {p.name} prior has no finite parameterization under a "
+            f"{family} posterior{'' if q.form.outer is IDENTITY else f' of {q.form.outer.name}(v)'} (Theorem F)"
+        )
+        for method in ("stats", "repar"):
+            out[method] = NoFiniteTupleError(f"{pair} by {method}", why, instead)
+    if joint is not None:
+        why = f"{joint.statistic.text()} looks at all weights at once"
+        for method in ("quad", "taylor"):
+            out[method] = MethodError(f"{pair} by {method}", why, "method='stream'")
+    elif sharp is not None:
+        why = f"{sharp.statistic.text()} of the {p.name} prior is not smooth"
+        for method in ("quad", "taylor"):
+            out[method] = MethodError(f"{pair} by {method}", why, instead)
+    return out
+
+
+def _smooth(statistic: Statistic) -> bool:
+    return statistic.smooth if isinstance(statistic, General) else not statistic.absolute
+
+
+def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, ...]) -> str:
+    """One sentence on the verdict."""
+    if verdict == "N":
+        term = next(t for t in terms if t.entries is None)
+        closed = next((t for t in terms if t.entries is None and not t.closed), None) is None
+        end = "its expectation is known in closed form" if closed else "its expectation has no closed form"
+        if closed and term.condition:
+            end += f" when {term.condition}"
+        return f"{term.statistic.text()} has no tuple of a size independent of M (Theorem F); {end}"
+    law = q.noise.law(tuple(dict.fromkeys(e.tau for t in terms for e in t.entries or () if not e.tau.constant)))
+    theorem = {
+        "T1": "every statistic is a power or a logarithm of a scaled noise (Theorem 1)",
+        "T2": "every statistic is a polynomial of a location-scale weight (Theorem 2)",
+        "C1": "every statistic is a power of the scaled noise inside the outer map (Corollary 1)",
+        "C2": "every statistic is a polynomial of the location-scale variable inside the outer map (Corollary 2)",
+        "X": "every statistic is a power of log(scale xi), a tuple that the paper's list lacks (Theorem F)",
+    }[verdict]
+    if p.improper:
+        theorem += "; the prior is a kernel, so the value is defined up to a constant"
+    return f"{theorem}; stats draws from {law.note}"

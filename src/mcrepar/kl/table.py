@@ -1,0 +1,79 @@
+"""The paper's Table 1, judged: every claimed pair with its verdict, from the two tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcrepar.families.posteriors import POSTERIORS, PosteriorRow, posterior
+from mcrepar.families.priors import PRIORS, PriorRow, prior
+from mcrepar.kl.plan import explain
+
+RIGHT = ("T1", "T2", "C1", "C2", "X")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of Table 1.
+
+    Args:
+        posterior: its name, with the value of a fixed parameter where that matters.
+        prior: its name.
+        group: the row of Table 1, "" for a pair that the paper does not list.
+        claimed: whether the paper claims a tuple for it.
+        verdict: ours.
+        methods: those that apply.
+        default: what auto takes.
+        reason: one sentence.
+        note: "infinite variance" or the kernel's verdict, where there is one.
+    """
+
+    posterior: str
+    prior: str
+    group: str
+    claimed: bool
+    verdict: str
+    methods: tuple[str, ...]
+    default: str | None
+    reason: str
+    note: str
+
+
+def table1(everything: bool = False) -> list[Cell]:
+    """The 158 pairs that the paper claims; with `everything` all pairs of the two tables, defaults beside raw ones."""
+    cells = []
+    for q in POSTERIORS.values():
+        for p in PRIORS.values():
+            claimed = bool(q.group) and q.group in p.groups
+            if claimed or everything:
+                cells.append(_cell(q, q.generic, p, claimed))
+                if everything and q.generic:
+                    cells.append(_cell(q, {}, p, False))
+    return cells
+
+
+def _cell(q: PosteriorRow, fixed: Mapping[str, Any], p: PriorRow, claimed: bool) -> Cell:
+    template = posterior(q.name, **fixed)
+    plan = explain(template, prior(p.name, **p.generic))
+    note = "infinite variance" if plan.infinite_variance else ""
+    if p.kernel and not plan.finite:
+        kernel = explain(template, prior(p.name, improper=True)).verdict
+        note = f"kernel: {kernel}" if not kernel.startswith("INF") else ""
+    details = ", ".join(f"{k}={v}" for k, v in fixed.items())
+    name = f"{q.name}({details})" if details else q.name
+    group = q.group if claimed else ""
+    return Cell(name, p.name, group, claimed, plan.verdict, plan.methods, plan.method, plan.reason, note)
+
+
+def score(cells: Sequence[Cell]) -> dict[str, int]:
+    """How many claimed pairs have each verdict, and how many are right.
+
+    >>> counts = score(table1())
+    >>> counts["claimed"], counts["right"]
+    (158, 87)
+    """
+    counts = Counter(cell.verdict for cell in cells if cell.claimed)
+    right = sum(counts[v] for v in RIGHT)
+    return {"claimed": sum(counts.values()), "right": right, **dict(sorted(counts.items()))}

@@ -1,0 +1,211 @@
+import networkx as nx
+import pytest
+import torch
+
+from mcrepar.errors import NoFiniteTupleError, ParameterError
+from mcrepar.kl.graph import autograd_graph, count_nodes, draw_graphs, peak_bytes, saved_bytes, single_weight
+
+DRAWS = (1, 3, 10, 100)
+
+
+@pytest.fixture
+def mu():
+    return torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.fixture
+def sigma():
+    return torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
+
+
+def looped(mu, sigma, draws):
+    """The loop that the paper prints."""
+    loss = 0.0
+    for _ in range(draws):
+        w = mu * 1 + sigma * torch.randn((), dtype=mu.dtype)
+        loss = loss + w**2 / draws
+    return loss
+
+
+def vectorised(mu, sigma, draws):
+    return (mu + sigma * torch.randn(draws, dtype=mu.dtype)).square().mean()
+
+
+def reparameterized(mu, sigma, draws):
+    xi = torch.randn(draws, dtype=mu.dtype)
+    return mu**2 + 2 * mu * sigma * xi.mean() + sigma**2 * (xi**2).mean()
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_nodes_of_the_papers_loop(mu, sigma, draws):
+    assert count_nodes(looped(mu, sigma, draws)) == 6 * draws + 2
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_nodes_do_not_grow_when_reparameterized_or_vectorised(mu, sigma, draws):
+    assert count_nodes(reparameterized(mu, sigma, draws)) == 10
+    assert count_nodes(vectorised(mu, sigma, draws)) == 6
+
+
+def test_nodes_of_a_long_loop_need_no_recursion(mu, sigma):
+    assert count_nodes(looped(mu, sigma, 2000)) == 12_002
+
+
+def test_a_tensor_without_graph_has_no_nodes(mu):
+    assert count_nodes(mu) == 0
+    assert count_nodes(torch.ones(3)) == 0
+
+
+@pytest.mark.parametrize("draws", [10, 1000])
+def test_saved_bytes_of_a_vectorised_estimate_grow_with_the_draws(mu, sigma, draws):
+    assert saved_bytes(lambda: vectorised(mu, sigma, draws)) == 2 * 8 * draws  # the noise and the weights
+
+
+def test_saved_bytes_do_not_grow_when_reparameterized(mu, sigma):
+    assert len({saved_bytes(lambda m=m: reparameterized(mu, sigma, m)) for m in DRAWS}) == 1
+
+
+def test_saved_bytes_count_parameters_only_when_asked():
+    parameter = torch.ones(100, requires_grad=True)
+    assert saved_bytes(lambda: parameter.square().sum()) == 0
+    assert saved_bytes(lambda: parameter.square().sum(), leaves=True) == 400
+    assert saved_bytes(lambda: parameter.view(10, 10).square().sum()) == 0  # a view of a parameter is no copy
+
+
+def test_saved_bytes_count_a_storage_once_and_whole():
+    parameter = torch.ones((), requires_grad=True)
+
+    def fn():
+        noise = torch.randn(100)
+        return (parameter * noise).sum() + (parameter * noise.view(10, 10)[0]).sum()
+
+    assert saved_bytes(fn) == 400
+
+
+def test_saved_bytes_forget_a_graph_that_was_freed_on_the_way():
+    parameter = torch.tensor(2.0, requires_grad=True)
+
+    def fn():
+        (slope,) = torch.autograd.grad((parameter * torch.randn(10_000)).square().sum(), parameter)
+        return parameter * slope
+
+    assert saved_bytes(fn) == 4
+
+
+def test_saved_bytes_see_custom_functions():
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(torch.ones(500))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    parameter = torch.tensor(2.0, requires_grad=True)
+    assert saved_bytes(lambda: Keeps.apply(parameter)) == 2000
+
+
+def test_measuring_leaves_the_gradient_alone(mu, sigma):
+    kept = []
+    xi = torch.randn(50, dtype=mu.dtype)
+
+    def fn():
+        kept.append((mu + sigma * xi).exp().mean())
+        return kept[0]
+
+    saved_bytes(fn)
+    kept[0].backward()
+    expected = torch.autograd.grad((mu + sigma * xi).exp().mean(), (mu, sigma))
+    assert torch.equal(mu.grad, expected[0])
+    assert torch.equal(sigma.grad, expected[1])
+
+
+def test_peak_is_what_lives_at_once():
+    assert peak_bytes(lambda: [torch.ones(1000) for _ in range(5)]) == 20_000
+    assert 4000 <= peak_bytes(lambda: [torch.ones(1000).sum() for _ in range(5)]) < 4100
+
+
+def test_peak_counts_neither_views_nor_in_place_nor_older_tensors():
+    old = torch.ones(1000)
+    assert peak_bytes(lambda: old.add_(1).view(10, 100)[3]) == 0
+    assert peak_bytes(lambda: (old * 2).add_(1).view(10, 100)[3]) == 4000
+
+
+def test_peak_includes_the_backward(mu, sigma):
+    forward = peak_bytes(lambda: vectorised(mu, sigma, 1000))
+    assert peak_bytes(lambda: vectorised(mu, sigma, 1000).backward()) > forward >= 2 * 8000
+
+
+def test_graph_has_the_nodes_and_names_of_autograd(mu, sigma):
+    output = looped(mu, sigma, 3)
+    graph = autograd_graph(output, {"mu": mu, "sigma": sigma})
+    assert len(graph) == count_nodes(output)
+    assert nx.is_directed_acyclic_graph(graph)
+    parameters = [data["label"] for _, data in graph.nodes.items() if data["kind"] == "parameter"]
+    assert sorted(parameters) == ["mu", "sigma"]
+    kinds = [data["kind"] for _, data in graph.nodes.items()]
+    assert (kinds.count("product"), kinds.count("sum"), kinds.count("function")) == (12, 6, 0)
+    assert [node for node in graph if graph.out_degree(node) == 0] == [
+        len(graph) - 1
+    ]  # the output comes last
+    assert all(graph.nodes[a]["depth"] < graph.nodes[b]["depth"] for a, b in graph.edges)
+
+
+def test_single_weight_takes_start_values():
+    q = single_weight("Normal", loc=0.25)
+    assert q.shape == ()
+    assert q.loc.item() == 0.25
+    assert q.loc.requires_grad
+    assert q.scale.requires_grad
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_drawing_writes_the_format_of_the_suffix(tmp_path, suffix):
+    from mcrepar import prior
+
+    out = tmp_path / f"graph.{suffix}"
+    draw_graphs(single_weight("radial"), prior("normal"), (1, 3), out)
+    heads = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    assert out.read_bytes().startswith(heads[suffix])
+
+
+def test_drawing_writes_what_was_measured():
+    from mcrepar import explain, prior
+
+    q, p = single_weight("radial"), prior("normal")
+    figure = draw_graphs(q, p, DRAWS)
+    titles = [axes.get_title() for axes in figure.axes]
+    captions = [axes.get_xlabel() for axes in figure.axes]
+    assert titles == [f"direct, M = {m}" for m in DRAWS] + ["reparameterized, any M"]
+    nodes = [int(caption.split()[0].replace(",", "")) for caption in captions]
+    saved = [int(caption.split()[2].replace(",", "")) for caption in captions]
+    assert nodes[1] - nodes[0] == 2 * (nodes[2] - nodes[1]) / 7  # linear in M
+    assert saved[3] > saved[0]
+    assert nodes[-1] < nodes[2]
+    d_P = explain(q, p).d_P
+    assert [caption.split()[-1] for caption in captions] == [f"{m * d_P}" for m in DRAWS] + [f"{d_P}"]
+
+
+def test_many_nodes_are_drawn_without_labels():
+    from mcrepar import prior
+
+    small, large, _ = draw_graphs(single_weight("normal"), prior("normal"), (1, 100)).axes
+    assert len(small.texts) > 2
+    assert len(large.texts) == 2  # the two parameters
+
+
+@pytest.mark.parametrize("draws", [0, -1, 1001])
+def test_drawing_refuses_illegible_numbers_of_draws(draws):
+    from mcrepar import prior
+
+    with pytest.raises(ParameterError, match="between 1 and 1,000"):
+        draw_graphs(single_weight("normal"), prior("normal"), (1, draws))
+
+
+def test_drawing_refuses_a_pair_without_finite_tuple():
+    from mcrepar import prior
+
+    with pytest.raises(NoFiniteTupleError):
+        draw_graphs(single_weight("normal"), prior("logistic"), (1,))

@@ -1,0 +1,28 @@
+import copy
+
+import pytest
+
+from mcrepar import errors
+from mcrepar.errors import McreparError
+
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, McreparError)]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_message_has_three_parts(cls):
+    error = cls("what was asked", "why not", "something else")
+    assert str(error) == "what was asked: why not; use something else."
+    assert (error.asked, error.why, error.instead) == ("what was asked", "why not", "something else")
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_survives_a_copy_as_between_processes(cls):
+    error = copy.copy(cls("a", "b", "c"))
+    assert type(error) is cls
+    assert str(error) == "a: b; use c."
+
+
+def test_warnings_are_user_warnings():
+    assert issubclass(errors.InfiniteVarianceWarning, UserWarning)
+    assert issubclass(errors.TaylorWarning, UserWarning)

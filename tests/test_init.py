@@ -1,0 +1,55 @@
+import subprocess
+import sys
+
+import pytest
+
+import mcrepar
+from mcrepar import errors
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_import_is_light():
+    code = "import sys, mcrepar; mcrepar.__version__; mcrepar.McreparError; print('torch' in sys.modules)"
+    assert run(code) == "False"
+
+
+def test_version_is_the_installed_one():
+    from importlib.metadata import version
+
+    assert version("mcrepar") == mcrepar.__version__
+
+
+@pytest.mark.parametrize("name", mcrepar.__all__)
+def test_every_public_name_is_found_and_kept(name):
+    value = getattr(mcrepar, name)
+    assert getattr(mcrepar, name) is value
+    assert vars(mcrepar)[name] is value
+
+
+def test_every_error_is_public():
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert classes <= set(mcrepar.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse(Path(mcrepar.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {(alias.name, node.module) for node in block.body for alias in node.names}
+    assert seen == set(mcrepar._HOME.items())
+
+
+def test_dir_lists_names_before_their_first_use():
+    assert run("import mcrepar; print(set(mcrepar.__all__) <= set(dir(mcrepar)))") == "True"
+
+
+def test_unknown_attribute():
+    with pytest.raises(AttributeError, match="no attribute 'kl_divergense'"):
+        _ = mcrepar.kl_divergense
