@@ -61,9 +61,7 @@ def _message(error: Exception) -> str:
 def _parser() -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
-    parser = ArgumentParser(
-        prog="mcrepar", description="Bayesian networks whose KL costs the same for any M."
-    )
+    parser = ArgumentParser(prog="mcrepar", description="Bayesian networks whose KL costs the same for any M.")
     parser.add_argument("--version", action="version", version=f"mcrepar {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")
@@ -149,9 +147,7 @@ def _counts(text: str) -> list[int]:
     except ValueError:
         counts = [0]
     if min(counts) < 1:
-        raise ParameterError(
-            f"--n-mc-iter {text}", "each number of draws is a whole number from 1", "1,3,100"
-        )
+        raise ParameterError(f"--n-mc-iter {text}", "each number of draws is a whole number from 1", "1,3,100")
     return counts
 
 
@@ -182,11 +178,7 @@ class _Command:
 
 
 _COMMANDS = {
-    "explain": _Command(
-        _pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"
-    ),
+    "explain": _Command(_pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"),
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),
-    "graph": _Command(
-        _graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"
-    ),
+    "graph": _Command(_graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"),
 }

@@ -210,8 +210,7 @@ def test_draws_repeat_and_leave_the_global_generator_alone(noise, dtype):
     if law.kind != "drawn":
         first, second = (noise.draw_means(taus, law.from_draws, width, **kw(4, dtype)) for _ in range(2))
         assert all(
-            torch.equal(a, b) and a.dtype == dtype and a.shape == (width,)
-            for a, b in zip(first, second, strict=True)
+            torch.equal(a, b) and a.dtype == dtype and a.shape == (width,) for a, b in zip(first, second, strict=True)
         )
         assert torch.equal(state, torch.get_rng_state())
 
@@ -229,9 +228,7 @@ def test_moments(noise):
             assert noise.moment(tau) == math.inf
     if noise.positive:
         for p, log in product([0.0, 1.0], [1, 2, 3, 4]):
-            assert noise.moment(Monomial(p, log)) == pytest.approx(
-                expected(noise, p, log), rel=1e-9, abs=1e-9
-            )
+            assert noise.moment(Monomial(p, log)) == pytest.approx(expected(noise, p, log), rel=1e-9, abs=1e-9)
     elif noise.finite(3.0):
         assert noise.moment(ONE) == noise.moment(THREE) == 0
         assert noise.moment(TWO) == noise.moment(size(2.0))
@@ -258,9 +255,7 @@ def test_moments_of_high_order_and_closed_forms():
         assert Horseshoe(c).moment(TWO) == pytest.approx(c * c / (1 + c), rel=1e-10)
         assert Horseshoe(c).moment(FOUR) == pytest.approx(3 * c**4 * (2 + c) / (2 * (1 + c) ** 2), rel=1e-10)
     log_size = Monomial(0.0, log=1, absolute=True)
-    assert Horseshoe(None).moment(log_size) == pytest.approx(
-        -(np.euler_gamma + math.log(2)) / 2 * 1, rel=1e-12
-    )
+    assert Horseshoe(None).moment(log_size) == pytest.approx(-(np.euler_gamma + math.log(2)) / 2, rel=1e-12)
     for phi, p in product((0.1, 1.0, 7.0), (-2.5, -1.0, 0.5, 3.0)):
         bessel = math.sqrt(2 * phi / math.pi) * sp.kve(p - 0.5, phi)
         assert InverseGaussian(phi).moment(Monomial(p)) == pytest.approx(bessel, rel=1e-10)
@@ -364,7 +359,7 @@ def test_nodes_reproduce_moments(noise):
     assert not x.flags.writeable
     assert not weights.flags.writeable
     assert noise.nodes()[0] is x
-    assert len(x) <= 1200
+    assert len(x) <= 800
     assert weights.sum() == pytest.approx(1, abs=1e-13)
     for p in (2.0, 4.0):
         if noise.finite(p):
@@ -391,9 +386,7 @@ def test_gamma_nodes_for_all_shapes(k):
 
 def dense_gamma(k: float) -> tuple[NDArray, NDArray]:
     """A plain trapezoid in log x, much finer than the library's."""
-    t = np.arange(
-        math.log(k) - 12 / math.sqrt(k) - 45 / k, math.log(k + 60 + 12 * math.sqrt(k)), 0.01 / max(1, k**0.5)
-    )
+    t = np.arange(math.log(k) - 12 / math.sqrt(k) - 45 / k, math.log(k + 60 + 12 * math.sqrt(k)), 0.01 / max(1, k**0.5))
     logs = k * t - np.exp(t)
     weights = np.exp(logs - logs.max())
     return np.exp(t), weights / weights.sum()
@@ -433,23 +426,21 @@ def test_mean_abs_is_none_elsewhere():
     one = torch.ones(())
     for noise in (Horseshoe(2.0), Radial(3), SignedGammaPower(1.5), GammaPower(1.0)):
         assert noise.mean_abs(one, one) is None
-        assert noise.mean_softplus(one) is None
+        assert noise.mean_softplus(one, one) is None
 
 
 def test_mean_softplus():
-    u = torch.tensor(
-        [-30.0, -3.0, -0.21, -0.19, -1e-6, 0.0, 1e-9, 0.19, 0.21, 2.0, 25.0], dtype=torch.float64
-    )
+    u = torch.tensor([-30.0, -3.0, -0.21, -0.19, -1e-6, 0.0, 1e-9, 0.19, 0.21, 2.0, 25.0], dtype=torch.float64)
     pdf = stats.logistic().pdf
     for at in u.tolist():
         cuts = [-90, -at - 5, -at + 5, 90]
         f = lambda x, at=at: np.logaddexp(0, -(at + x)) * pdf(x)  # noqa: E731
         value = sum(quad(f, a, b, epsabs=1e-14, epsrel=1e-11, limit=200)[0] for a, b in pairwise(cuts))
-        ours = Logistic().mean_softplus(torch.tensor(at, dtype=torch.float64))
+        ours = Logistic().mean_softplus(torch.tensor(at, dtype=torch.float64), torch.ones(()))
         assert float(ours) == pytest.approx(value, abs=1e-9)
-    assert torch.autograd.gradcheck(Logistic().mean_softplus, u.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: Logistic().mean_softplus(x, torch.ones_like(x)), u.requires_grad_())
     far = torch.tensor([-1e30, -800.0, 800.0, 1e30], requires_grad=True)
-    out = Logistic().mean_softplus(far)
+    out = Logistic().mean_softplus(far, torch.ones_like(far))
     (grad,) = torch.autograd.grad(out.sum(), far)
     assert torch.equal(out, torch.tensor([1e30, 800.0, 0.0, 0.0]))
     assert torch.equal(grad, torch.tensor([-1.0, -1.0, 0.0, 0.0]))
@@ -489,7 +480,8 @@ def test_log_scaled_e1():
     np.testing.assert_allclose(slope[1:].numpy(), -1 / x + 1 / x**2 - 3 / x**3 + 13 / x**4, rtol=1e-9)
     single = torch.tensor([0.0, 1e-30, 0.5, 2.0, 1e30])
     torch.testing.assert_close(
-        log_scaled_e1(single).double(), log_scaled_e1(single.double().clamp(min=1.2e-38))
+        log_scaled_e1(single).double(),
+        log_scaled_e1(single.double().clamp(min=torch.finfo(torch.float32).tiny)),
     )
     assert torch.equal(torch.func.vmap(log_scaled_e1)(at), log_scaled_e1(at))
 
@@ -614,10 +606,7 @@ def test_laws_that_do_not_exist_are_drawn():
 def test_radial_means_have_the_covariance_of_all_coordinates(d, draws):
     n, noise = 10_000, Radial(d)
     g = generator(12)
-    t = [
-        noise.draw_means((ONE, TWO), draws, d, dtype=torch.float64, device="cpu", generator=g)
-        for _ in range(n)
-    ]
+    t = [noise.draw_means((ONE, TWO), draws, d, dtype=torch.float64, device="cpu", generator=g) for _ in range(n)]
     t1, t2 = (torch.stack([pair[i] for pair in t]).numpy() for i in (0, 1))
     diagonal, off = (8 * d - 2) / (d * d * (d + 2)), 2 * (d - 1) / (d * d * (d + 2))
     a, b = t2[:, 0] - 1 / d, t2[:, 1] - 1 / d
@@ -632,9 +621,7 @@ def test_radial_means_have_the_covariance_of_all_coordinates(d, draws):
         (c * a, 0),
     ]:
         assert abs(sample.mean() - value) < 5 * sample.std() / math.sqrt(n)
-    assert (
-        stats.kstest(t2.sum(1) * draws, stats.chi2(draws).cdf).pvalue > 1e-4
-    )  # |xi|^2 is chi^2_1 for each draw
+    assert stats.kstest(t2.sum(1) * draws, stats.chi2(draws).cdf).pvalue > 1e-4  # |xi|^2 is chi^2_1 for each draw
 
 
 def test_split_is_one_joint_draw():
@@ -642,9 +629,7 @@ def test_split_is_one_joint_draw():
     noise, g = Radial(10), generator(13)
     where = {"dtype": torch.float64, "device": "cpu", "generator": g}
     radius, block = noise.split(n, sizes, **where)
-    xi = torch.cat(
-        [noise.draw(n, d, radius=block[:, b], **where) for b, d in enumerate(sizes)], dim=1
-    ).numpy()
+    xi = torch.cat([noise.draw(n, d, radius=block[:, b], **where) for b, d in enumerate(sizes)], dim=1).numpy()
     np.testing.assert_allclose(np.linalg.norm(xi, axis=1), radius.numpy(), rtol=1e-12)
     assert stats.kstest(radius.numpy(), stats.halfnorm().cdf).pvalue > 1e-4
     square = xi**2

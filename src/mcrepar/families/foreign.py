@@ -31,14 +31,17 @@ def as_prior(p: object) -> Prior:
         return p
     if not isinstance(p, td.Distribution):
         raise ParameterError(
-            f"a prior of type {type(p).__name__}", "it has no density", "prior(name, ...) or a torch distribution"
+            f"a prior of type {type(p).__name__}",
+            "it has no density",
+            "prior(name, ...) or a torch distribution",
         )
-    while isinstance(p, td.Independent):  # the sum over weights is the same
-        p = p.base_dist
+    dist: td.Distribution = p
+    while isinstance(dist, td.Independent):  # the sum over weights is the same
+        dist = dist.base_dist
     for row in PRIORS.values():
-        if row.like is type(p):
-            return prior(row.name, **{q.name: getattr(p, q.name) for q in row.parameters})
-    return _foreign(p)
+        if row.like is type(dist):
+            return prior(row.name, **{q.name: getattr(dist, q.name) for q in row.parameters})
+    return _foreign(dist)
 
 
 def _foreign(dist: td.Distribution) -> Prior:
@@ -52,7 +55,8 @@ def _foreign(dist: td.Distribution) -> Prior:
 
         def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
             shape = dist.batch_shape + dist.event_shape
-            return moved.log_prob(flat.reshape(len(flat), *shape)).reshape(len(flat), -1).sum(-1)
+            rows: Tensor = moved.log_prob(flat.reshape(len(flat), *shape))
+            return rows.reshape(len(flat), -1).sum(-1)
 
         fn = joint if whole else moved.log_prob
         return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole), 1.0),))

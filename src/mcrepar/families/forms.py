@@ -58,12 +58,14 @@ class Outer:
         apply: f.
         inverse: its inverse.
         slope: log f'(v) = coefficient * statistic(v), or None where it is 0.
+        derivative: f'(v) as a function of w = f(v), or None where it is 1.
     """
 
     name: str
     apply: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor]
-    slope: tuple[float, Monomial] | None
+    slope: tuple[float, Monomial] | None = None
+    derivative: Callable[[Tensor], Tensor] | None = None
 
     def compose(self, statistic: Monomial) -> Monomial | None:
         """The statistic of v = f^-1(w) that equals `statistic` of w, where it is a monomial again."""
@@ -74,9 +76,9 @@ class Outer:
         return statistic if self.name == "identity" else None
 
 
-IDENTITY = Outer("identity", lambda v: v, lambda w: w, None)
-EXP = Outer("exp", torch.exp, torch.log, (1.0, Monomial(1.0)))
-LOG = Outer("log", torch.log, torch.exp, (-1.0, Monomial(0.0, 1)))
+IDENTITY = Outer("identity", lambda v: v, lambda w: w)
+EXP = Outer("exp", torch.exp, torch.log, (1.0, Monomial(1.0)), lambda w: w)
+LOG = Outer("log", torch.log, torch.exp, (-1.0, Monomial(0.0, 1)), lambda w: (-w).exp())
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,14 @@ class Form:
         if isinstance(loc, Tensor) or loc:
             moved = loc + moved
         return self.outer.apply(moved)
+
+    def pull_back(self, slope: Tensor, w: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
+        """dF/dloc and dF/dscale from dF/dw, summed over draws: all arguments are (draws, size)."""
+        if self.outer.derivative is not None:
+            slope = slope * self.outer.derivative(w)
+        if len(slope) == 1:
+            return slope[0], slope[0] * xi[0]
+        return slope.sum(0), (slope * xi).sum(0)
 
 
 def expand(

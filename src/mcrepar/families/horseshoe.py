@@ -66,4 +66,6 @@ class Horseshoe(Noise):
 
     @property
     def _grid(self) -> Grid:
-        return Grid(-42.0, 42.0 if self.slab is None else math.log(40 * self.slab), 0.15)
+        if self.slab is None:
+            return Grid(-42.0, 42.0, 0.25)
+        return Grid(-42.0, math.log(40 * self.slab), 0.15)

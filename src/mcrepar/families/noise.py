@@ -167,8 +167,8 @@ class Noise(ABC):
         """E|u + scale xi|."""
         return None
 
-    def mean_softplus(self, u: Tensor) -> Tensor | None:
-        """E log(1 + exp(-(u + xi)))."""
+    def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor | None:
+        """E log(1 + exp(-(u + ratio xi))), to first order around ratio = 1."""
         return None
 
     def log_mgf(self, s: Tensor) -> Tensor | None:

@@ -115,14 +115,22 @@ class Logistic(Noise):
         return Grid(-45.0, 6.0, 0.1)
 
     def _rule(self) -> Rule:
-        return quadrature.trapezoid(lambda x: numpy_log_density(self, x), Grid(-60.0, 60.0, 0.5))
+        return quadrature.trapezoid(lambda x: numpy_log_density(self, x), Grid(-40.0, 40.0, 0.5))
 
     def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor:
         """|u| + 2 scale log(1 + e^{-|u|/scale})."""
         return u.abs() + 2 * scale * torch.log1p(torch.exp(-_ratio(u, scale)))
 
-    def mean_softplus(self, u: Tensor) -> Tensor:
-        """The function u / (e^u - 1), by its series near 0."""
+    def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor:
+        """u / (e^u - 1) + (ratio - 1) u^2 / (8 sinh^2(u/2)): exact at ratio = 1, and so is its gradient."""
+        half = (u / 2).abs().clamp(max=40.0)
+        flat = half < 1e-2
+        wide = torch.where(flat, 1.0, half)
+        slope = torch.where(flat, 1 - half * half / 3, (wide / wide.sinh()) ** 2) / 2
+        return self._softplus(u) + (ratio - 1) * slope
+
+    def _softplus(self, u: Tensor) -> Tensor:
+        """u / (e^u - 1), by its series near 0."""
         near = u.abs() < 0.2
         v = torch.where(near, u, 0.0)
         square = v * v

@@ -118,7 +118,9 @@ def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = T
         where = "" if tensor.dim() == 0 else f" at {tuple((~right).nonzero()[0].tolist())}"
         count = "" if tensor.dim() == 0 else f" ({wrong.numel()} of {tensor.numel()} values)"
         raise ParameterError(
-            what, f"{name} must be {constraint.text}, but is {wrong[0].item():g}{where}{count}", f"values that are {constraint.text}"
+            what,
+            f"{name} must be {constraint.text}, but is {wrong[0].item():g}{where}{count}",
+            f"values that are {constraint.text}",
         )
     return value if isinstance(value, Tensor) else float(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -429,8 +429,8 @@ def _bind(row: PosteriorRow, fixed: Fixed, learned: Mapping[str, Any], validate:
     size = next(iter(tensors.values())).numel()
     if size == 0:
         raise ParameterError(asked, "the tensor holds no weight", "a tensor with at least one element")
-    bound = Posterior(row, fixed, row.noise(fixed, size))
-    return replace(bound, **{f"free_{name}": tensor for name, tensor in tensors.items()})
+    names = ("loc", "scale", "log_scale")
+    return Posterior(row, fixed, row.noise(fixed, size), *(tensors.get(name) for name in names))
 
 
 def _alike(asked: str, given: Mapping[str, Number]) -> dict[str, Tensor]:
@@ -445,6 +445,8 @@ def _alike(asked: str, given: Mapping[str, Number]) -> dict[str, Tensor]:
             if a != b:
                 text = [tuple(x) if aspect == "shape" else x for x in (a, b)]
                 raise ParameterError(
-                    asked, f"{first} has {aspect} {text[0]} and {name} has {text[1]}", f"one {aspect} for both"
+                    asked,
+                    f"{first} has {aspect} {text[0]} and {name} has {text[1]}",
+                    f"one {aspect} for both",
                 )
     return {n: v if isinstance(v, Tensor) else torch.full_like(reference, v) for n, v in given.items()}

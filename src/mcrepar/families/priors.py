@@ -98,7 +98,7 @@ class PriorRow:
     groups: tuple[str, ...] = ()
     kernel: bool = False
     simplex: bool = False
-    generic: Mapping[str, float] = field(default_factory=dict)
+    generic: Mapping[str, Any] = field(default_factory=dict)
     like: type[td.Distribution] | None = None
     aliases: tuple[str, ...] = ()
 
@@ -142,9 +142,7 @@ def _inverse_gaussian(m: Number, c: Number) -> LogDensity:
 
 def _weibull(v: Values) -> LogDensity:
     k, s = v["concentration"], v["scale"]
-    return LogDensity(
-        (Term(LOG, k - 1), Term(_raised(k, "u^concentration", False), -(s**-k))), _log(k) - k * _log(s)
-    )
+    return LogDensity((Term(LOG, k - 1), Term(_raised(k, "u^concentration", False), -(s**-k))), _log(k) - k * _log(s))
 
 
 def _error(v: Values) -> LogDensity:
@@ -171,7 +169,10 @@ def _logistic(v: Values) -> LogDensity:
 
 def _student(df: Number, loc: Number, scale: Number, norm: Number) -> LogDensity:
     tail = General(
-        lambda u: torch.log1p((u / scale) ** 2 / df), "log(1 + (u / scale)^2 / df)", 0.0, length=scale * df**0.5
+        lambda u: torch.log1p((u / scale) ** 2 / df),
+        "log(1 + (u / scale)^2 / df)",
+        0.0,
+        length=scale * df**0.5,
     )
     return LogDensity((Term(tail, -(df + 1) / 2, loc),), norm - _log(scale))
 
@@ -210,10 +211,16 @@ def _radial(v: Values) -> LogDensity:
         return 0.5 * math.log(2 / math.pi) - sphere
 
     label = "-r^2 / 2 - (d - 1) log r, r = |u / scale|"
-    return LogDensity((Term(General(joint, label, 2.0, kind="norm", joint=True, length=b), 1.0, v["loc"]),), -_log(b), total)
+    return LogDensity(
+        (Term(General(joint, label, 2.0, kind="norm", joint=True, length=b), 1.0, v["loc"]),), -_log(b), total
+    )
 
 
-LOC, SCALE, RATE = Parameter("loc", REAL, 0.0), Parameter("scale", POSITIVE, 1.0), Parameter("rate", POSITIVE, 1.0)
+LOC, SCALE, RATE = (
+    Parameter("loc", REAL, 0.0),
+    Parameter("scale", POSITIVE, 1.0),
+    Parameter("rate", POSITIVE, 1.0),
+)
 
 
 def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:

@@ -7,7 +7,7 @@ the same noise again in the backward; quad is stream over fixed nodes instead of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mcrepar.errors import MethodError
-from mcrepar.families.parameters import Number
 from mcrepar.families.posteriors import Posterior
 from mcrepar.families.priors import Prior, joint_term
 from mcrepar.kl.draws import COPIES, Walk
@@ -44,30 +43,29 @@ class Integrand:
         return self.p.density.joint
 
     @property
-    def inputs(self) -> list[Tensor]:
-        """What may be differentiated: loc and scale (flat), then the prior's tensors."""
+    def theta(self) -> list[Tensor]:
+        """scale, and loc where it is a tensor, both flat."""
         loc = self.q.loc
-        theta = [loc.reshape(-1)] if isinstance(loc, Tensor) else []
-        return [*theta, self.q.scale.reshape(-1), *self.p.tensors.values()]
+        return [self.q.scale.reshape(-1), *([loc.reshape(-1)] if isinstance(loc, Tensor) else [])]
 
-    def cut(self, inputs: list[Tensor], block: slice) -> list[Tensor]:
-        """The inputs of one block of weights."""
-        parts = 1 + isinstance(self.q.loc, Tensor)
-        theta = [x[block] for x in inputs[:parts]]
-        return theta + [self._cut(x, block) for x in inputs[parts:]]
+    @property
+    def zeta(self) -> list[Tensor]:
+        """The tensors of the prior."""
+        return list(self.p.tensors.values())
 
-    def __call__(self, inputs: list[Tensor], xi: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The sum over draws (weighted where they are nodes) and weights: xi is (draws, block)."""
-        parts = 1 + isinstance(self.q.loc, Tensor)
-        loc: Number = inputs[0] if parts == 2 else self.q.loc
-        w = self.q.form.weights(loc, inputs[parts - 1], xi)
-        density = self.p.build({**self.p.values, **dict(zip(self.p.tensors, inputs[parts:], strict=True))})
-        total: Tensor | None = None
-        for term in density.terms:
+    def weights(self, theta: list[Tensor], xi: Tensor) -> Tensor:
+        """W(theta, xi) on a block: (draws, block)."""
+        loc = theta[1] if len(theta) == 2 else self.q.loc
+        return self.q.form.weights(loc, theta[0], xi)
+
+    def log_prob(self, zeta: list[Tensor], w: Tensor, block: slice, omega: Tensor | None = None) -> Tensor:
+        """The sum of the terms over draws (weighted by `omega` where they are nodes) and the weights of a block."""
+        tensors = dict(zip(self.p.tensors, (self._cut(z, block) for z in zeta), strict=True))
+        total: Tensor | float = 0.0
+        for term in self.p.build({**self.p.values, **tensors}).terms:
             rows = joint_term(term, w) if self.whole else term(w)
-            value = rows.sum() if weights is None else weights @ rows.sum(-1)
-            total = value if total is None else total + value
-        assert total is not None
+            total = total + (rows.sum() if omega is None else omega @ rows.sum(-1))
+        assert isinstance(total, Tensor)
         return total
 
     def _cut(self, x: Tensor, block: slice) -> Tensor:
@@ -76,23 +74,25 @@ class Integrand:
             return x
         if x.shape == self.q.shape:
             return x.reshape(-1)[block]
-        strides = x.expand(self.q.shape).stride()
+        strides = x.contiguous().expand(self.q.shape).stride()
         places = torch.arange(block.start, block.stop, device=x.device)
         where = torch.zeros_like(places)
         for length, stride in zip(reversed(self.q.shape), reversed(strides), strict=True):
             where = where + places % length * stride
             places = places // length
-        return x.contiguous().view(-1)[where]
+        return x.reshape(-1)[where]
 
 
 def direct(integrand: Integrand, walk: Walk) -> Tensor:
     """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
-    return integrand(integrand.inputs, walk.all()) / walk.draws
+    w = integrand.weights(integrand.theta, walk.all())
+    return integrand.log_prob(integrand.zeta, w, slice(0, walk.size)) / walk.draws
 
 
 def stream(integrand: Integrand, walk: Walk) -> Tensor:
     """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
-    return _Stream.apply(integrand, _drawn(walk), 1 / walk.draws, *integrand.inputs)
+    mean: Tensor = _Stream.apply(integrand, _drawn(walk), 1 / walk.draws, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
 
 
 def quad(integrand: Integrand, walk: Walk) -> Tensor:
@@ -107,42 +107,53 @@ def quad(integrand: Integrand, walk: Walk) -> Tensor:
         for start in range(0, walk.size, width):
             visit(slice(start, min(start + width, walk.size)), xi, omega)
 
-    return _Stream.apply(integrand, nodes, 1.0, *integrand.inputs)
+    mean: Tensor = _Stream.apply(integrand, nodes, 1.0, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
 
 
 def regen(integrand: Integrand, walk: Walk) -> Tensor:
     """The same value and gradient with nothing kept but theta and a seed; the backward draws the noise again."""
-    return _Regen.apply(integrand, walk, *integrand.inputs)
+    mean: Tensor = _Regen.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
 
 
 def _accumulate(
-    integrand: Integrand, nodes: Nodes, inputs: list[Tensor], needed: list[bool]
+    integrand: Integrand, nodes: Nodes, inputs: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The sum of the integrand over all nodes, in float64, and its gradient for the inputs that need one."""
-    wide = torch.float32 if inputs[0].device.type == "mps" else torch.float64
-    total = torch.zeros((), dtype=wide, device=inputs[0].device)
-    slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
-    lock = threading.Lock()
-    parts = 1 + isinstance(integrand.q.loc, Tensor)
+    """The sum of the integrand over all nodes, in float64, and its gradient for the inputs that need one.
 
-    def visit(block: slice, xi: Tensor, weights: Tensor | None) -> None:
-        nonlocal total
+    Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own.
+    """
+    split = 1 + isinstance(integrand.q.loc, Tensor)
+    theta, zeta = (
+        list(inputs[:split]),
+        [z.detach().requires_grad_(n) for z, n in zip(inputs, needed, strict=True)][split:],
+    )
+    wide = torch.float32 if theta[0].device.type == "mps" else torch.float64
+    total = torch.zeros((), dtype=wide, device=theta[0].device)
+    slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
+    wanted = [z for z in zeta if z.requires_grad]
+    lock = threading.Lock()  # blocks are disjoint in theta, but share the total and the prior's tensors
+
+    def visit(block: slice, xi: Tensor, omega: Tensor | None) -> None:
+        with torch.no_grad():
+            w = integrand.weights([x[block] for x in theta], xi)
         with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(need) for x, need in zip(inputs, needed, strict=True)]
-            cuts = [
-                x.detach().requires_grad_(need)
-                for x, need in zip(integrand.cut(inputs, block)[:parts], needed[:parts], strict=True)
-            ]
-            rest = integrand.cut(leaves, block)[parts:]
-            value = integrand(cuts + rest, xi, weights)
-            wanted = [x for x, need in zip(cuts + leaves[parts:], needed, strict=True) if need]
-            found = iter(torch.autograd.grad(value, wanted, allow_unused=True) if wanted else ())
+            w.requires_grad_(any(needed[:split]))
+            value = integrand.log_prob(zeta, w, block, omega)
+            sources = [*([w] if w.requires_grad else []), *wanted]
+            found = list(torch.autograd.grad(value, sources, allow_unused=True)) if sources else []
+        if w.requires_grad and (slope := found.pop(0)) is not None:
+            by_loc, by_scale = integrand.q.form.pull_back(slope, w.detach(), xi)
+            for into, part in zip(slopes[:split], (by_scale, by_loc), strict=False):
+                if into is not None:
+                    into[block].add_(part)
         with lock:
-            total += value.detach()
-            for k, slope in enumerate(slopes):
-                part = next(found) if slope is not None else None
-                if slope is not None and part is not None:
-                    (slope[block] if k < parts else slope).add_(part)
+            total.add_(value.detach())
+            shared = (s for s in slopes[split:] if s is not None)
+            for into, part in zip(shared, found, strict=True):
+                if part is not None:
+                    into.add_(part)
 
     nodes(visit)
     return total, slopes
@@ -153,13 +164,13 @@ class _Stream(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, integrand: Integrand, nodes: Nodes, factor: float, *inputs: Tensor) -> Tensor:
-        total, slopes = _accumulate(integrand, nodes, list(inputs), list(ctx.needs_input_grad[3:]))
+        total, slopes = _accumulate(integrand, nodes, inputs, ctx.needs_input_grad[3:])
         ctx.save_for_backward(*(None if s is None else s.mul_(factor) for s in slopes))
         return total * factor
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
 
 
@@ -170,14 +181,13 @@ class _Regen(torch.autograd.Function):
     def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
         ctx.integrand, ctx.walk = integrand, walk
         ctx.save_for_backward(*inputs)
-        total, _ = _accumulate(integrand, _drawn(walk), list(inputs), [False] * len(inputs))
+        total, _ = _accumulate(integrand, _drawn(walk), inputs, [False] * len(inputs))
         return total / walk.draws
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        needed = list(ctx.needs_input_grad[2:])
-        _, slopes = _accumulate(ctx.integrand, _drawn(ctx.walk), list(ctx.saved_tensors), needed)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        _, slopes = _accumulate(ctx.integrand, _drawn(ctx.walk), ctx.saved_tensors, ctx.needs_input_grad[2:])
         scale = grad / ctx.walk.draws
         return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
@@ -188,23 +198,15 @@ def _drawn(walk: Walk) -> Nodes:
 
 def check_learned(integrand: Integrand, method: str) -> None:
     """Refuse a foreign prior that hides learned tensors where only `direct` finds them."""
+    size = integrand.q.numel if integrand.whole else 1
+    scale = integrand.theta[0]
+    zeta = [z.detach() for z in integrand.zeta]
     with torch.enable_grad():
-        inputs = [x.detach().requires_grad_() for x in integrand.inputs]
-        size = integrand.q.numel if integrand.whole else 1
-        cuts = inputs if integrand.whole else integrand.cut(inputs, slice(0, 1))
-        value = integrand(cuts, torch.full((1, size), 0.5, dtype=inputs[0].dtype, device=inputs[0].device))
-    known = {id(x) for x in inputs}
-    seen, todo = set(), [value.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in known:
-            raise MethodError(
-                f"{integrand.p.name} prior by {method}",
-                "it holds learned tensors where this method cannot see them",
-                "method='direct', or a distribution whose parameters are its own attributes",
-            )
-        todo += [n for n, _ in node.next_functions]
+        w = torch.full((1, size), 1.5, dtype=scale.dtype, device=scale.device)
+        hidden = integrand.log_prob(zeta, w, slice(0, size)).requires_grad
+    if hidden:
+        raise MethodError(
+            f"{integrand.p.name} prior by {method}",
+            "it holds learned tensors where this method cannot see them",
+            "method='direct', or a distribution whose parameters are its own attributes",
+        )

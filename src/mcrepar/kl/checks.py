@@ -44,7 +44,9 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
     if p.row is None:
         if p.shape and tuple(p.shape) != tuple(shape):
             raise ParameterError(
-                pair, f"the prior has shape {tuple(p.shape)}, the weights {tuple(shape)}", "one shape for both"
+                pair,
+                f"the prior has shape {tuple(p.shape)}, the weights {tuple(shape)}",
+                "one shape for both",
             )
         return
     for name, value in p.tensors.items():
@@ -53,7 +55,7 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
 
 def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
     try:
-        fits = torch.broadcast_shapes(value.shape, q.shape) == q.shape
+        fits = torch.Size(torch.broadcast_shapes(value.shape, q.shape)) == q.shape  # type: ignore[no-untyped-call]
     except RuntimeError:
         fits = False
     if not fits:
@@ -79,7 +81,7 @@ def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
         if largest >= limit:
             raise InfiniteKLError(
                 plan.pair,
-                f"E w^{plan.largest_power:g} needs {plan.largest_power:g} * scale < {limit:g}, but the largest is {largest:g}",
+                f"E w^{plan.largest_power:g} needs that power times scale < {limit:g}, but the largest is {largest:g}",
                 "a smaller scale",
             )
         if 2 * largest >= limit:
@@ -106,7 +108,9 @@ def _check_conditions(plan: Plan, q: Posterior, p: Prior) -> None:
     for term, term_plan in zip(p.density.terms, plan.terms, strict=True):
         if term_plan.entries is None and term_plan.condition and not _holds(term_plan.closed, term, q):
             raise MethodError(
-                f"{plan.pair} by exact", f"it is closed only if {term_plan.condition}", "method='stream' or 'quad'"
+                f"{plan.pair} by exact",
+                f"it is closed only if {term_plan.condition}",
+                "method='stream' or 'quad'",
             )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mcrepar.families.posteriors import Posterior
 from mcrepar.families.priors import Term
 from mcrepar.families.statistics import General, Monomial
-from mcrepar.kl.plan import TermPlan
+from mcrepar.kl.terms import TermPlan
 
 
 def closed_mean(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
@@ -32,7 +32,7 @@ def _abs(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
 def _softplus(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
     assert isinstance(term.statistic, General)
     length = term.statistic.length
-    mean = q.noise.mean_softplus((q.loc - term.center) / length)
+    mean = q.noise.mean_softplus(torch.as_tensor((q.loc - term.center) / length), q.scale / length)
     assert mean is not None
     return mean
 

@@ -70,7 +70,9 @@ def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> 
         loc, scale = _flat(q, loc, memory_order=not any(_shaped(p.coefficient) for p in rest))
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
-        sums = _Sums.apply(factors, ts, loc if isinstance(loc, Tensor) else None, scale, is_log)
+        sums: Tensor = _Sums.apply(  # type: ignore[no-untyped-call]
+            factors, ts, loc if isinstance(loc, Tensor) else None, scale, is_log
+        )
         stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
         total = total + stacked @ sums
     return total
@@ -102,10 +104,10 @@ def _wide(device: torch.device) -> torch.dtype:
 
 def _flat(q: Posterior, loc: Number, memory_order: bool) -> tuple[Number, Tensor]:
     """The parameters as they lie in memory where the order of the weights is free, else in logical order."""
-    scale = q.free_log_scale if q.free_log_scale is not None else q.free_scale
-    assert scale is not None
+    scale = q.learned[-1]
     if memory_order and (not isinstance(loc, Tensor) or loc.stride() == scale.stride()):
-        order = sorted(range(scale.dim()), key=lambda k: -scale.stride(k))
+        strides = scale.stride()
+        order = sorted(range(scale.dim()), key=lambda k: -strides[k])
         scale, loc = scale.permute(order), loc.permute(order) if isinstance(loc, Tensor) else loc
     return (loc.reshape(-1) if isinstance(loc, Tensor) else loc), scale.reshape(-1)
 
@@ -145,7 +147,12 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, factors: tuple[Factor, ...], ts: tuple[Number, ...], loc: Tensor | None, scale: Tensor, is_log: bool
+        ctx: Any,
+        factors: tuple[Factor, ...],
+        ts: tuple[Number, ...],
+        loc: Tensor | None,
+        scale: Tensor,
+        is_log: bool,
     ) -> Tensor:
         ctx.factors, ctx.is_log = factors, is_log
         ctx.numbers = [None if isinstance(t, Tensor) else t for t in ts]
@@ -158,7 +165,7 @@ class _Sums(torch.autograd.Function):
         return torch.stack(parts).sum(0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         loc, scale, *tensors = ctx.saved_tensors
         kept = iter(tensors)
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
@@ -299,7 +306,12 @@ def _combine(slopes: list[tuple[float, list[Tensor]]], out: Tensor) -> None:
 
 
 def _differentiable(
-    factors: Sequence[Factor], ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, grad: Tensor
+    factors: Sequence[Factor],
+    ts: Sequence[Number],
+    loc: Tensor | None,
+    scale: Tensor,
+    is_log: bool,
+    grad: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradient as a graph of its own, for double backward."""
     point = _Point(loc, scale, is_log)

@@ -23,8 +23,9 @@ from mcrepar.kl.contract import Product, contract
 from mcrepar.kl.draws import Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, DEFAULT_DEGREE, Estimator
 from mcrepar.kl.means import Means, averages, combined_log_density, lawful, mean_log_density, moments
-from mcrepar.kl.plan import Plan, TermPlan, inner, plan_pair
+from mcrepar.kl.plan import Plan, inner, plan_pair
 from mcrepar.kl.taylor import polynomial
+from mcrepar.kl.terms import TermPlan
 
 AVERAGED = ("direct", "stream", "regen", "quad")
 
@@ -101,7 +102,9 @@ def _apply(
     constant = _summed(density.constant, q) + density.total(q.numel)
     if method in AVERAGED:
         integrand = average.Integrand(q, p)
-        cross = getattr(average, method)(integrand, walk)
+        if p.row is None and method != "direct":
+            average.check_learned(integrand, method)
+        cross: Tensor = getattr(average, method)(integrand, walk)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
         return contract(q, entropy, eager) + log_density - cross - constant
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)

@@ -120,8 +120,8 @@ class Walk:
             draws = min(rows, count - start)
             generator.manual_seed(self._seed(index + 1, first + start))
             radius = None if radii is None else radii[start : start + draws, index]
-            options = {"dtype": self.dtype, "device": self.device, "generator": generator}
-            visit(block, self.noise.draw(draws, width, radius=radius, **options))
+            xi = self.noise.draw(draws, width, dtype=self.dtype, device=self.device, generator=generator, radius=radius)
+            visit(block, xi)
 
     def blocks_at(self, index: int) -> slice:
         """The block of this index."""

@@ -73,7 +73,9 @@ class Estimator:
                 )
             if self.entropy == "mc":
                 raise MethodError(
-                    f"entropy='mc' with method={method!r}", "it draws nothing", "entropy='exact', or method='repar'"
+                    f"entropy='mc' with method={method!r}",
+                    "it draws nothing",
+                    "entropy='exact', or method='repar'",
                 )
         for option in ("degree", "center"):
             if getattr(self, option) is not None and method != "taylor":

@@ -290,13 +290,10 @@ def _panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[_Panel]:
                 f"n_mc_iter between 1 and {_LEGIBLE:,}",
             )
     plan, names = explain(q, p), _names(q, p)
-    plan.choose(
-        Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True)
-    )  # raises where there is no tuple
+    plan.choose(Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True))  # raises where there is no tuple
     direct, repar = _estimates(q, p, plan)
     return [
-        _panel(f"direct, M = {draws:,}", partial(direct, draws), names, plan.d_P_direct(draws))
-        for draws in n_mc_iter
+        _panel(f"direct, M = {draws:,}", partial(direct, draws), names, plan.d_P_direct(draws)) for draws in n_mc_iter
     ] + [_panel("reparameterized, any M", partial(repar, max(n_mc_iter)), names, plan.d_P)]
 
 
@@ -351,9 +348,7 @@ def _draw(axes: Axes, panel: _Panel) -> None:
     for kind, (colour, marker) in _STYLE.items():
         points = [places[node] for node in graph if graph.nodes[node]["kind"] == kind]
         x, y = zip(*points, strict=True) if points else ((), ())
-        axes.scatter(
-            x, y, s=size, c=colour, marker=marker, edgecolors="black", linewidths=width / 2, zorder=2
-        )
+        axes.scatter(x, y, s=size, c=colour, marker=marker, edgecolors="black", linewidths=width / 2, zorder=2)
     for node, data in graph.nodes.items():
         if len(graph) <= _LABELLED or data["kind"] == "parameter":
             axes.annotate(data["label"], places[node], (5, 3), textcoords="offset points", fontsize=7)

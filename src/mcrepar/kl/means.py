@@ -32,9 +32,7 @@ def lawful(
     wanted = tuple(tau for tau in taus if not tau.constant)
     if walk.draws < q.noise.law(wanted).from_draws:
         return averages(taus, replace(walk, seed=new_seed(generator, q.device)))
-    drawn = q.noise.draw_means(
-        wanted, walk.draws, q.numel, dtype=q.dtype, device=q.device, generator=generator
-    )
+    drawn = q.noise.draw_means(wanted, walk.draws, q.numel, dtype=q.dtype, device=q.device, generator=generator)
     return {**moments(q, (tau for tau in taus if tau.constant)), **dict(zip(wanted, drawn, strict=True))}
 
 

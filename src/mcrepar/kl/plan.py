@@ -8,86 +8,20 @@ of the prior a finite tuple (Theorem F)? if not, is its expectation known in clo
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from mcrepar.errors import (
-    InfiniteKLError,
-    InfiniteVarianceError,
-    McreparError,
-    MethodError,
-    NoFiniteTupleError,
-    SupportMismatchError,
-)
+from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, MethodError
 from mcrepar.families.foreign import as_prior
-from mcrepar.families.forms import EXP, IDENTITY, LOG, Entry, Form, expand
-from mcrepar.families.noises import Law, Noise
-from mcrepar.families.parameters import Interval
-from mcrepar.families.posteriors import Posterior, PosteriorRow, posterior
+from mcrepar.families.forms import EXP, LOG, Entry, Form, expand
+from mcrepar.families.noises import Law
+from mcrepar.families.posteriors import Posterior, posterior
 from mcrepar.families.priors import Prior, prior
-from mcrepar.families.statistics import General, Monomial, Statistic
+from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
-
-ANY_DRAWS = ("stream", "regen", "direct")
-
-
-@dataclass(frozen=True)
-class PosteriorKey:
-    """What a plan needs of a posterior; `loc` is None where it is learned or a tensor."""
-
-    row: PosteriorRow = field(compare=False)
-    name: str
-    noise: Noise
-    form: Form
-    support: Interval
-    loc: float | None
-
-    @classmethod
-    def of(cls, q: Posterior) -> PosteriorKey:
-        """The key of `q`."""
-        loc = None if q.form.learned_loc else q.loc
-        return cls(q.row, q.name, q.noise, q.form, q.row.support, None if isinstance(loc, Tensor) else loc)
-
-
-@dataclass(frozen=True)
-class PriorKey:
-    """What a plan needs of a prior; a centre is None where it is a tensor."""
-
-    name: str
-    terms: tuple[tuple[Statistic, float | None], ...]
-    support: Interval
-    improper: bool
-    simplex: bool
-    kernel: bool
-
-    @classmethod
-    def of(cls, p: Prior) -> PriorKey:
-        """The key of `p`."""
-        terms = tuple(
-            (t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms
-        )
-        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel)
-
-
-@dataclass(frozen=True)
-class TermPlan:
-    """What one statistic of the prior allows.
-
-    Args:
-        statistic: of the weight.
-        entries: its tuple, None where Theorem F says that there is none.
-        closed: the name of the closed expectation of a statistic without a tuple, "" where none is known.
-        condition: when that closed form holds, "" for always.
-    """
-
-    statistic: Statistic
-    entries: tuple[Entry, ...] | None
-    closed: str = ""
-    condition: str = ""
+from mcrepar.kl.refusals import method_refusals, moment_refusal, support_refusal, threshold
+from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
+from mcrepar.kl.verdicts import VERDICTS
 
 
 @dataclass(frozen=True)
@@ -120,7 +54,7 @@ class Plan:
     @property
     def right(self) -> bool:
         """Whether every statistic has a finite tuple."""
-        return self.verdict in ("T1", "T2", "C1", "C2", "X")
+        return VERDICTS[self.verdict].right
 
     @property
     def finite(self) -> bool:
@@ -162,30 +96,30 @@ class Plan:
         )
 
     @property
-    def d_P(self) -> int | None:  # noqa: N802
+    def d_P(self) -> int | None:
         """The paper's size of the tuple: distinct non-constant n of the cross-entropy; None without a tuple."""
         return len(self._keys()) if self.right else None
 
     @property
-    def d_P_total(self) -> int | None:  # noqa: N802
+    def d_P_total(self) -> int | None:
         """d_P with the entropy's entries."""
         return len(self._keys() | _entropy_keys(self.q)) if self.right else None
 
     @property
-    def d_P_merged(self) -> int | None:  # noqa: N802
+    def d_P_merged(self) -> int | None:
         """The smallest size known: entries that share a statistic of the noise are one."""
         if not self.right:
             return None
         live = [e for t in self.terms for e in t.entries or () if _key(e, self.q.form) is not None]
         return min(len({e.tau for e in live}), len(self._keys()))
 
-    def d_P_direct(self, draws: int, factored: bool = False) -> int | None:  # noqa: N802
+    def d_P_direct(self, draws: int, factored: bool = False) -> int | None:
         """The size of the naive graph: d_P per draw (Figure 4), or S per draw when `factored` (Remark 2)."""
         if factored:
             return draws * self.q.form.learned
         return None if self.d_P is None else draws * self.d_P
 
-    def d_P_taylor(self, degree: int) -> int:  # noqa: N802
+    def d_P_taylor(self, degree: int) -> int:
         """The size of a Taylor polynomial's tuple, binom(K + S, S) - 1."""
         form = inner(self.q.form)
         parts = (expand(Monomial(float(k)), form, None, None, False) or () for k in range(1, degree + 1))
@@ -296,112 +230,28 @@ def plan_pair(q: Posterior, p: Prior) -> Plan:
 
 @functools.lru_cache(maxsize=4096)
 def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
-    refusal = _support_refusal(q, p)
+    refusal = support_refusal(q, p)
     if refusal is not None:
         return Plan(q, p, "INF-S", refusal.why, refusals=dict.fromkeys(METHODS, refusal))
-    terms = tuple(_plan_term(q, p, statistic, center) for statistic, center in p.terms)
-    diverging = next((s for t in terms for s in _moments(q, t) if not q.noise.finite(s)), None)
+    terms = tuple(plan_term(q, statistic, center) for statistic, center in p.terms)
+    diverging = next((s for t in terms for s in moments(q, t) if not q.noise.finite(s)), None)
     if diverging is not None:
-        refusal = _moment_refusal(q, p, diverging)
+        refusal = moment_refusal(q, p, diverging)
         return Plan(q, p, "INF-M", refusal.why, terms, dict.fromkeys(METHODS, refusal))
-    wide = next((s for t in terms for s in _moments(q, t) if not q.noise.finite(2 * s)), None)
-    variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{_threshold(q, 2 * wide)}"
+    wide = next((s for t in terms for s in moments(q, t) if not q.noise.finite(2 * s)), None)
+    variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{threshold(q, 2 * wide)}"
     verdict = "N" if any(t.entries is None for t in terms) else _right(q, terms)
-    powers = [t.statistic.growth for t in terms] if q.form.outer is EXP else []
+    powers = [t.statistic.growth for t in terms if t.entries is None and q.form.outer is EXP]
     return Plan(
         q,
         p,
         verdict,
         _reason(q, p, verdict, terms),
         terms,
-        _refusals(q, p, terms),
+        method_refusals(q, p, terms),
         variance,
-        max([0.0, *(x for t, x in zip(terms, powers, strict=True) if t.entries is None)]) if powers else 0.0,
+        max([0.0, *powers]),
     )
-
-
-def _support_refusal(q: PosteriorKey, p: PriorKey) -> McreparError | None:
-    """Rule 1 of math.md H: the posterior's support must lie inside the prior's."""
-    pair = f"KL({q.name} || {p.name})"
-    positive = q.support.lower >= 0
-    if not p.simplex and q.support in p.support:
-        return None
-    where = "a simplex, which has no volume" if p.simplex else str(p.support)
-    if p.kernel and not p.improper and positive:
-        instead = f"prior({p.name!r}, improper=True) for its kernel"
-    else:
-        instead = "a prior on the half-line such as 'gamma'" if positive else "a prior on the line such as 'normal'"
-    why = f"the posterior lives on {q.support}, the prior on {where}, so the KL is infinite"
-    return SupportMismatchError(pair, why, instead)
-
-
-def _plan_term(q: PosteriorKey, p: PriorKey, statistic: Statistic, center: float | None) -> TermPlan:
-    if isinstance(statistic, Monomial) and statistic.absolute and center is not None:
-        if center <= q.support.lower:  # |w - c| = w - c
-            statistic = Monomial(statistic.power)
-    entries = expand(statistic, q.form, q.loc, center, q.noise.positive)
-    if entries is not None:
-        return TermPlan(statistic, entries)
-    return TermPlan(statistic, None, *_closed(q, statistic, center))
-
-
-def _closed(q: PosteriorKey, statistic: Statistic, center: float | None) -> tuple[str, str]:
-    """The closed expectation of a statistic without a tuple (math.md D3), and when it holds."""
-    probe = torch.ones(())
-    outer, noise = q.form.outer, q.noise
-    if isinstance(statistic, Monomial):
-        if outer is IDENTITY and statistic == Monomial(1.0, absolute=True):
-            return ("abs", "") if noise.mean_abs(probe, probe) is not None else ("", "")
-        expandable = center == 0 or statistic.polynomial
-        if outer is EXP and expandable and not statistic.absolute and noise.mgf_limit > 0:
-            return "mgf", ""
-        return "", ""
-    if outer is IDENTITY and statistic.kind == "softplus" and noise.mean_softplus(probe) is not None:
-        return "softplus", "posterior and prior have equal scales"
-    if statistic.kind == "norm" and noise.joint:
-        return "norm", "posterior and prior have equal locations and proportional scales"
-    return "", ""
-
-
-def _moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
-    """The powers p for which E |xi|^p must exist; exponential and logarithmic outer maps have rules of their own."""
-    if term.entries is not None:
-        return tuple(e.tau.power for e in term.entries)
-    if q.form.outer is not IDENTITY:
-        return ()
-    pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
-    return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
-
-
-def _threshold(q: PosteriorKey, power: float) -> str:
-    """The value of a fixed shape from which E |xi|^power exists, found by bisection over the row's own noise."""
-    for parameter in q.row.fixed:
-        if parameter.name != "concentration":
-            continue
-
-        def exists(x: float, name: str = parameter.name) -> bool:
-            return q.row.noise({name: x}, 1).finite(power)
-
-        low, high = 1e-6, 1e6
-        if exists(low) == exists(high):
-            continue
-        for _ in range(80):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if exists(middle) else (middle, high)
-        return f", which needs {parameter.name} > {high:.6g}"
-    if any(parameter.optional for parameter in q.row.fixed):
-        name = next(parameter.name for parameter in q.row.fixed if parameter.optional)
-        return f", which needs a finite {name}"
-    return f", which no {q.name} has"
-
-
-def _moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLError:
-    needs = _threshold(q, power)
-    instead = "a prior without this power"
-    if "needs" in needs:
-        instead = f"posterior({q.name!r}, ...) with {needs.split('needs ')[1]}, or {instead}"
-    why = f"it needs E |xi|^{power:g} of {q.noise.label}{needs}, so the KL is infinite"
-    return InfiniteKLError(f"KL({q.name} || {p.name})", why, instead)
 
 
 def _right(q: PosteriorKey, terms: tuple[TermPlan, ...]) -> str:
@@ -415,43 +265,6 @@ def _right(q: PosteriorKey, terms: tuple[TermPlan, ...]) -> str:
     same_center = all(isinstance(t.statistic, Monomial) and t.statistic.absolute and len(t.entries or ()) == 1
                       for t in terms)  # fmt: skip
     return "T2" if q.form.learned_loc or (signed and not same_center) else "T1"
-
-
-def _refusals(q: PosteriorKey, p: PriorKey, terms: tuple[TermPlan, ...]) -> dict[str, McreparError]:
-    """Why the methods that do not apply do not."""
-    pair = f"KL({q.name} || {p.name})"
-    family = "location-scale" if q.form.learned_loc else "scale"
-    out: dict[str, McreparError] = {}
-    unclosed = next((t for t in terms if t.entries is None and not t.closed), None)
-    open_term = next((t for t in terms if t.entries is None), None)
-    sharp = next((t for t in terms if t.entries is None and not _smooth(t.statistic)), None)
-    joint = next((t for t in terms if isinstance(t.statistic, General) and t.statistic.joint), None)
-    usable = ["'exact'"] if unclosed is None else []
-    usable += ["'quad'"] if sharp is None and joint is None else []
-    instead = f"method={' or '.join([*usable, repr('stream')])}"
-    if unclosed is not None:
-        why = f"no closed form of E {unclosed.statistic.text()} is known under this posterior"
-        out["exact"] = MethodError(f"{pair} by exact", why, instead)
-    if open_term is not None:
-        why = (
-            f"{open_term.statistic.text()} of the {p.name} prior has no finite parameterization under a "
-            f"{family} posterior{'' if q.form.outer is IDENTITY else f' of {q.form.outer.name}(v)'} (Theorem F)"
-        )
-        for method in ("stats", "repar"):
-            out[method] = NoFiniteTupleError(f"{pair} by {method}", why, instead)
-    if joint is not None:
-        why = f"{joint.statistic.text()} looks at all weights at once"
-        for method in ("quad", "taylor"):
-            out[method] = MethodError(f"{pair} by {method}", why, "method='stream'")
-    elif sharp is not None:
-        why = f"{sharp.statistic.text()} of the {p.name} prior is not smooth"
-        for method in ("quad", "taylor"):
-            out[method] = MethodError(f"{pair} by {method}", why, instead)
-    return out
-
-
-def _smooth(statistic: Statistic) -> bool:
-    return statistic.smooth if isinstance(statistic, General) else not statistic.absolute
 
 
 def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, ...]) -> str:

@@ -5,23 +5,13 @@ from __future__ import annotations
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import Plan
-
-VERDICTS = {
-    "T1": "right, by Theorem 1",
-    "T2": "right, by Theorem 2",
-    "C1": "right, by Corollary 1",
-    "C2": "right, by Corollary 2",
-    "X": "right, with a formula that the paper lacks",
-    "N": "no finite tuple exists",
-    "INF-S": "infinite KL, the supports do not match",
-    "INF-M": "infinite KL, a moment diverges",
-}
+from mcrepar.kl.verdicts import VERDICTS
 
 
 def describe(plan: Plan) -> str:
     """What `print(plan)` shows."""
     lines = [
-        f"{plan.pair}: {plan.verdict} ({VERDICTS[plan.verdict]})",
+        f"{plan.pair}: {plan.verdict} ({VERDICTS[plan.verdict].meaning})",
         f"Why: {plan.reason}.",
         f"Posterior: W = {_weight(plan)}, xi ~ {plan.q.noise.label}, on {plan.q.support}.",
         *_prior(plan),
@@ -49,9 +39,7 @@ def _prior(plan: Plan) -> list[str]:
     if all(isinstance(statistic, Monomial) for statistic, _ in plan.p.terms):
         eta = ", ".join(f"c{k + 1}" for k in range(len(names)))
         known = ", the centre c being known" if centred else ""
-        lines.append(
-            f"Exponential family{known}: h(w) = 1, eta = ({eta}), T(w) = ({', '.join(names)}), A = -constant."
-        )
+        lines.append(f"Exponential family{known}: h(w) = 1, eta = ({eta}), T(w) = ({', '.join(names)}), A = -constant.")
     return lines
 
 

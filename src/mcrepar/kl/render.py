@@ -11,21 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcrepar.errors import ParameterError
+from mcrepar.kl.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from mcrepar.kl.table import Cell
-
-# What a verdict means, whether the paper's claim is right there, and its colour on a terminal.
-VERDICTS = {
-    "T1": ("right by Theorem 1", True, "green"),
-    "T2": ("right by Theorem 2 or Corollary 3", True, "green"),
-    "C1": ("right by Corollary 1", True, "green"),
-    "C2": ("right by Corollary 2", True, "green"),
-    "X": ("right, by a closed form that the paper lacks", True, "cyan"),
-    "N": ("no finite tuple", False, "yellow"),
-    "INF-S": ("infinite KL by its supports", False, "red"),
-    "INF-M": ("infinite KL by a divergent moment", False, "red"),
-}
 
 
 def render_table(cells: Sequence[Cell], fmt: str = "text", *, width: int = 100, colour: bool = False) -> str:
@@ -38,9 +27,7 @@ def render_table(cells: Sequence[Cell], fmt: str = "text", *, width: int = 100, 
         colour: whether the text is coloured for a terminal (needs rich).
     """
     if fmt == "json":
-        return json.dumps(
-            {"score": score(cells), "cells": [dataclasses.asdict(cell) for cell in cells]}, indent=2
-        )
+        return json.dumps({"score": score(cells), "cells": [dataclasses.asdict(cell) for cell in cells]}, indent=2)
     if fmt == "md":
         return _join(cells, _matrices(cells), _markdown)
     if fmt == "text":
@@ -56,7 +43,7 @@ def score(cells: Sequence[Cell]) -> dict[str, int]:
     {'claimed': 0, 'right': 0}
     """
     counts = Counter(cell.verdict for cell in cells if cell.claimed)
-    right = sum(count for verdict, count in counts.items() if VERDICTS[verdict][1])
+    right = sum(count for verdict, count in counts.items() if VERDICTS[verdict].right)
     ordered = {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
     return {"claimed": counts.total(), "right": right, **ordered}
 
@@ -65,13 +52,12 @@ def score_line(cells: Sequence[Cell]) -> str:
     """The score in one sentence."""
     counts = score(cells)
     parts = {True: [], False: []}  # type: dict[bool, list[str]]
-    for verdict, (meaning, right, _) in VERDICTS.items():
-        if verdict in counts:
-            parts[right].append(f"{verdict} {counts[verdict]}" if right else f"{meaning} {counts[verdict]}")
+    for code, verdict in VERDICTS.items():
+        if code in counts:
+            label = code if verdict.right else verdict.meaning
+            parts[verdict.right].append(f"{label} {counts[code]}")
     detail = f" ({', '.join(parts[True])})" if parts[True] else ""
-    return ", ".join(
-        [f"paper: {counts['claimed']} pairs claimed; right {counts['right']}{detail}", *parts[False]]
-    )
+    return ", ".join([f"paper: {counts['claimed']} pairs claimed; right {counts['right']}{detail}", *parts[False]])
 
 
 @dataclass(frozen=True)
@@ -117,7 +103,7 @@ def _matrices(cells: Sequence[Cell]) -> Iterator[_Matrix]:
 
 def _join(cells: Sequence[Cell], matrices: Iterable[_Matrix], draw: Callable[[_Matrix], str]) -> str:
     present = {cell.verdict for cell in cells}
-    legend = [f"{code}: {meaning}" for code, (meaning, _, _) in VERDICTS.items() if code in present]
+    legend = [f"{code}: {verdict.meaning}" for code, verdict in VERDICTS.items() if code in present]
     if not all(cell.claimed for cell in cells):
         legend.append("( ): not claimed by the paper")
     return "\n\n".join([*map(draw, matrices), "; ".join(legend) + ".", score_line(cells) + "."])
@@ -130,9 +116,7 @@ def _markdown(matrix: _Matrix) -> str:
 
 def _plain(matrix: _Matrix) -> str:
     lines = [matrix.header, tuple("-" * size for size in matrix.widths), *matrix.rows]
-    padded = (
-        "  ".join(c.ljust(s) for c, s in zip(line, matrix.widths, strict=True)).rstrip() for line in lines
-    )
+    padded = ("  ".join(c.ljust(s) for c, s in zip(line, matrix.widths, strict=True)).rstrip() for line in lines)
     return "\n".join([matrix.title, *padded])
 
 
@@ -142,13 +126,11 @@ def _rich(matrix: _Matrix) -> str:
 
     table = Table(*matrix.header, title=matrix.title, title_justify="left", box=None, pad_edge=False)
     for name, *codes in matrix.rows:
-        styles = (VERDICTS[code.strip("()")][2] if code else "" for code in codes)
+        styles = (VERDICTS[code.strip("()")].colour if code else "" for code in codes)
         table.add_row(
             name, *(f"[{style}]{code}[/]" if style else "" for code, style in zip(codes, styles, strict=True))
         )
-    console = Console(
-        file=io.StringIO(), force_terminal=True, width=sum(matrix.widths) + 2 * len(matrix.widths)
-    )
+    console = Console(file=io.StringIO(), force_terminal=True, width=sum(matrix.widths) + 2 * len(matrix.widths))
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mcrepar.families.posteriors import POSTERIORS, PosteriorRow, posterior
 from mcrepar.families.priors import PRIORS, PriorRow, prior
 from mcrepar.kl.plan import explain
-
-RIGHT = ("T1", "T2", "C1", "C2", "X")
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def table1(everything: bool = False) -> list[Cell]:
 
 def _cell(q: PosteriorRow, fixed: Mapping[str, Any], p: PriorRow, claimed: bool) -> Cell:
     template = posterior(q.name, **fixed)
-    plan = explain(template, prior(p.name, **p.generic))
+    plan = explain(template, prior(p.name, **dict(p.generic)))
     note = "infinite variance" if plan.infinite_variance else ""
     if p.kernel and not plan.finite:
         kernel = explain(template, prior(p.name, improper=True)).verdict
@@ -65,15 +62,3 @@ def _cell(q: PosteriorRow, fixed: Mapping[str, Any], p: PriorRow, claimed: bool)
     name = f"{q.name}({details})" if details else q.name
     group = q.group if claimed else ""
     return Cell(name, p.name, group, claimed, plan.verdict, plan.methods, plan.method, plan.reason, note)
-
-
-def score(cells: Sequence[Cell]) -> dict[str, int]:
-    """How many claimed pairs have each verdict, and how many are right.
-
-    >>> counts = score(table1())
-    >>> counts["claimed"], counts["right"]
-    (158, 87)
-    """
-    counts = Counter(cell.verdict for cell in cells if cell.claimed)
-    right = sum(counts[v] for v in RIGHT)
-    return {"claimed": sum(counts.values()), "right": right, **dict(sorted(counts.items()))}

@@ -21,9 +21,7 @@ from mcrepar.families.statistics import General, Monomial
 MOST_GENERAL = 8  # nested derivatives of an arbitrary function grow exponentially
 
 
-def polynomial(
-    term: Term, form: Form, degree: int, point: float | None, positive: bool, learned: bool
-) -> list[Term]:
+def polynomial(term: Term, form: Form, degree: int, point: float | None, positive: bool, learned: bool) -> list[Term]:
     """The terms of the Taylor polynomial, in w, or in log w under an exponential outer map.
 
     coefficient * sum_k g^(k)(c) / k! (x - c)^k

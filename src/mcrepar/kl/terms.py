@@ -1,0 +1,107 @@
+"""What a plan looks at: the static sides of a pair, and what one statistic of the prior allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mcrepar.families.forms import EXP, IDENTITY, Entry, Form, expand
+from mcrepar.families.noises import Noise
+from mcrepar.families.parameters import Interval
+from mcrepar.families.posteriors import Posterior, PosteriorRow
+from mcrepar.families.priors import Prior
+from mcrepar.families.statistics import General, Monomial, Statistic
+
+
+@dataclass(frozen=True)
+class PosteriorKey:
+    """What a plan needs of a posterior; `loc` is None where it is learned or a tensor."""
+
+    row: PosteriorRow = field(compare=False)
+    name: str
+    noise: Noise
+    form: Form
+    support: Interval
+    loc: float | None
+
+    @classmethod
+    def of(cls, q: Posterior) -> PosteriorKey:
+        """The key of `q`."""
+        loc = None if q.form.learned_loc else q.loc
+        return cls(q.row, q.name, q.noise, q.form, q.row.support, None if isinstance(loc, Tensor) else loc)
+
+
+@dataclass(frozen=True)
+class PriorKey:
+    """What a plan needs of a prior; a centre is None where it is a tensor."""
+
+    name: str
+    terms: tuple[tuple[Statistic, float | None], ...]
+    support: Interval
+    improper: bool
+    simplex: bool
+    kernel: bool
+
+    @classmethod
+    def of(cls, p: Prior) -> PriorKey:
+        """The key of `p`."""
+        terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms)
+        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel)
+
+
+@dataclass(frozen=True)
+class TermPlan:
+    """What one statistic of the prior allows.
+
+    Args:
+        statistic: of the weight.
+        entries: its tuple, None where Theorem F says that there is none.
+        closed: the name of the closed expectation of a statistic without a tuple, "" where none is known.
+        condition: when that closed form holds, "" for always.
+    """
+
+    statistic: Statistic
+    entries: tuple[Entry, ...] | None
+    closed: str = ""
+    condition: str = ""
+
+
+def plan_term(q: PosteriorKey, statistic: Statistic, center: float | None) -> TermPlan:
+    """The tuple of a statistic under a posterior, or its closed expectation, or neither."""
+    above = center is not None and center <= q.support.lower
+    if isinstance(statistic, Monomial) and statistic.absolute and above:
+        statistic = Monomial(statistic.power)  # |w - c| = w - c
+    entries = expand(statistic, q.form, q.loc, center, q.noise.positive)
+    if entries is not None:
+        return TermPlan(statistic, entries)
+    return TermPlan(statistic, None, *_closed(q, statistic, center))
+
+
+def _closed(q: PosteriorKey, statistic: Statistic, center: float | None) -> tuple[str, str]:
+    """The closed expectation of a statistic without a tuple (math.md D3), and when it holds."""
+    probe = torch.ones(())
+    outer, noise = q.form.outer, q.noise
+    if isinstance(statistic, Monomial):
+        if outer is IDENTITY and statistic == Monomial(1.0, absolute=True):
+            return ("abs", "") if noise.mean_abs(probe, probe) is not None else ("", "")
+        expandable = center == 0 or statistic.polynomial
+        if outer is EXP and expandable and not statistic.absolute and noise.mgf_limit > 0:
+            return "mgf", ""
+        return "", ""
+    if outer is IDENTITY and statistic.kind == "softplus" and noise.mean_softplus(probe, probe) is not None:
+        return "softplus", "posterior and prior have equal scales"
+    if statistic.kind == "norm" and noise.joint:
+        return "norm", "posterior and prior have equal locations and proportional scales"
+    return "", ""
+
+
+def moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
+    """The powers p for which E |xi|^p must exist; exponential and logarithmic outer maps have rules of their own."""
+    if term.entries is not None:
+        return tuple(e.tau.power for e in term.entries)
+    if q.form.outer is not IDENTITY:
+        return ()
+    pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
+    return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
