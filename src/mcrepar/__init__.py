@@ -21,8 +21,10 @@ _HOMES = {
         "TaylorWarning",
         "UnknownFamilyError",
     ),
-    "mcrepar.families.posteriors": ("POSTERIORS", "Posterior", "posterior"),
-    "mcrepar.families.priors": ("PRIORS", "Prior", "prior"),
+    "mcrepar.families.posterior": ("Posterior",),
+    "mcrepar.families.posteriors": ("POSTERIORS", "posterior"),
+    "mcrepar.families.prior": ("Prior",),
+    "mcrepar.families.priors": ("PRIORS", "prior"),
     "mcrepar.kl.divergence": ("kl_divergence",),
     "mcrepar.kl.plan": ("Plan", "explain"),
 }
@@ -41,11 +43,11 @@ if TYPE_CHECKING:
     from mcrepar.errors import SupportMismatchError as SupportMismatchError
     from mcrepar.errors import TaylorWarning as TaylorWarning
     from mcrepar.errors import UnknownFamilyError as UnknownFamilyError
+    from mcrepar.families.posterior import Posterior as Posterior
     from mcrepar.families.posteriors import POSTERIORS as POSTERIORS
-    from mcrepar.families.posteriors import Posterior as Posterior
     from mcrepar.families.posteriors import posterior as posterior
+    from mcrepar.families.prior import Prior as Prior
     from mcrepar.families.priors import PRIORS as PRIORS
-    from mcrepar.families.priors import Prior as Prior
     from mcrepar.families.priors import prior as prior
     from mcrepar.kl.divergence import kl_divergence as kl_divergence
     from mcrepar.kl.plan import Plan as Plan

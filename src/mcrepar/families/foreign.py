@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mcrepar.errors import ParameterError
 from mcrepar.families.parameters import LINE, Interval
-from mcrepar.families.priors import PRIORS, LogDensity, Prior, Term, Values, prior
+from mcrepar.families.prior import LogDensity, Prior, Term, Values
+from mcrepar.families.priors import PRIORS, prior
 from mcrepar.families.statistics import General
 
 NEAR, FAR = 1e4, 1e8  # where the growth of a foreign log density is read off

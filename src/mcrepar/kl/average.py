@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mcrepar.errors import MethodError
-from mcrepar.families.posteriors import Posterior
-from mcrepar.families.priors import Prior, joint_term
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Prior, joint_term
 from mcrepar.kl.draws import COPIES, Walk
 
 Visit = Callable[[slice, Tensor, Tensor | None], None]  # a block of weights, its noise, the weights of the nodes

@@ -18,8 +18,8 @@ from mcrepar.errors import (
 )
 from mcrepar.families.forms import EXP, IDENTITY
 from mcrepar.families.parameters import POSITIVE, REAL, Parameter, check_value
-from mcrepar.families.posteriors import Posterior
-from mcrepar.families.priors import Prior, Term
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Prior, Term
 from mcrepar.families.statistics import General, Monomial
 from mcrepar.kl.estimator import SAMPLED, Estimator
 from mcrepar.kl.plan import Plan

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mcrepar.families.posteriors import Posterior
-from mcrepar.families.priors import Term
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Term
 from mcrepar.families.statistics import General, Monomial
 from mcrepar.kl.terms import TermPlan
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mcrepar.families.forms import Entry
 from mcrepar.families.parameters import Number
-from mcrepar.families.posteriors import Posterior
+from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
 
 CPU_BLOCK = 2**17  # weights that are contracted at once, so that temporaries stay in the cache

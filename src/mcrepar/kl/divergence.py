@@ -13,8 +13,8 @@ from mcrepar.errors import TaylorWarning
 from mcrepar.families.foreign import as_prior
 from mcrepar.families.forms import IDENTITY, Entry, expand
 from mcrepar.families.parameters import Number
-from mcrepar.families.posteriors import Posterior
-from mcrepar.families.priors import Prior, Term
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Prior, Term
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl import average
 from mcrepar.kl.checks import check_finite, check_objects, settle, wide_dtype

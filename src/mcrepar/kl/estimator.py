@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from dataclasses import dataclass
 
 from mcrepar.errors import MethodError, ParameterError
@@ -47,11 +48,9 @@ class Estimator:
         if method != "auto" and method not in METHODS:
             near = difflib.get_close_matches(method, METHODS, n=2) or ["auto", *METHODS]
             raise MethodError(f"method={self.method!r}", "no method has this name", " or ".join(map(repr, near)))
-        if self.n_mc_iter is not None:
-            _whole("n_mc_iter", self.n_mc_iter, 1)
-        if self.degree is not None:
-            _whole("degree", self.degree, 1)
-        _whole("max_bytes", self.max_bytes, 2**16)
+        for name, least in (("n_mc_iter", 1), ("degree", 1), ("max_bytes", 2**16)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole(name, getattr(self, name), least))
         if self.entropy not in ("exact", "mc"):
             raise MethodError(f"entropy={self.entropy!r}", "no such entropy", "'exact' or 'mc'")
         if self.center is not None and not math.isfinite(self.center):
@@ -82,8 +81,9 @@ class Estimator:
                 raise MethodError(f"{option} with method={method!r}", "only taylor has it", "method='taylor'")
 
 
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _whole(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
     if value < least:
         raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
+    return int(value)

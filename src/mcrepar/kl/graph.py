@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mcrepar.families.posteriors import Posterior
-    from mcrepar.families.priors import Prior
+    from mcrepar.families.posterior import Posterior
+    from mcrepar.families.prior import Prior
     from mcrepar.kl.plan import Plan
 
 

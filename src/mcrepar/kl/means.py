@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.families.parameters import Number
-from mcrepar.families.posteriors import Posterior
+from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.draws import Walk, new_seed
 

@@ -15,8 +15,10 @@ from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError,
 from mcrepar.families.foreign import as_prior
 from mcrepar.families.forms import EXP, LOG, Entry, Form, expand
 from mcrepar.families.noises import Law
-from mcrepar.families.posteriors import Posterior, posterior
-from mcrepar.families.priors import Prior, prior
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.posteriors import posterior
+from mcrepar.families.prior import Prior
+from mcrepar.families.priors import prior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
 from mcrepar.kl.refusals import method_refusals, moment_refusal, support_refusal, threshold

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcrepar.families.posteriors import POSTERIORS, PosteriorRow, posterior
-from mcrepar.families.priors import PRIORS, PriorRow, prior
+from mcrepar.families.posterior import PosteriorRow
+from mcrepar.families.posteriors import POSTERIORS, posterior
+from mcrepar.families.prior import PriorRow
+from mcrepar.families.priors import PRIORS, prior
 from mcrepar.kl.plan import explain
 
 

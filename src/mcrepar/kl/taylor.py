@@ -15,7 +15,7 @@ from torch import Tensor
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.forms import EXP, Form
 from mcrepar.families.parameters import Number
-from mcrepar.families.priors import Term
+from mcrepar.families.prior import Term
 from mcrepar.families.statistics import General, Monomial
 
 MOST_GENERAL = 8  # nested derivatives of an arbitrary function grow exponentially

@@ -10,8 +10,8 @@ from torch import Tensor
 from mcrepar.families.forms import EXP, IDENTITY, Entry, Form, expand
 from mcrepar.families.noises import Noise
 from mcrepar.families.parameters import Interval
-from mcrepar.families.posteriors import Posterior, PosteriorRow
-from mcrepar.families.priors import Prior
+from mcrepar.families.posterior import Posterior, PosteriorRow
+from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import General, Monomial, Statistic
 
 

@@ -1,0 +1,143 @@
+"""A prior's log density as data, and what a row of the table says of its family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributions as td
+from torch import Tensor
+
+from mcrepar.families.parameters import HALF_LINE, Interval, Number, Parameter
+from mcrepar.families.statistics import General, Monomial, Statistic
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """coefficient * statistic(w - center); for a statistic of log w the centre is subtracted from log w.
+
+    Args:
+        statistic: what is averaged.
+        coefficient: a number or a tensor that broadcasts to the weights.
+        center: likewise.
+    """
+
+    statistic: Statistic
+    coefficient: Number
+    center: Number = 0.0
+
+    def __call__(self, w: Tensor) -> Tensor:
+        moved = isinstance(self.center, Tensor) or self.center != 0
+        if isinstance(self.statistic, Monomial) and self.statistic.log and moved:
+            return self.coefficient * (w.log() - self.center) ** self.statistic.log
+        return self.coefficient * self.statistic(w - self.center if moved else w)
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensity:
+    """log p(w) = constant + sum of terms.
+
+    Args:
+        terms: what depends on w.
+        constant: per weight; a number or a tensor that broadcasts to the weights.
+        total: a number added once for the whole tensor, from its number of weights (a joint law).
+    """
+
+    terms: tuple[Term, ...]
+    constant: Number = 0.0
+    total: Callable[[int], float] = field(default=lambda size: 0.0)
+
+    @property
+    def joint(self) -> bool:
+        """Whether a term looks at the whole tensor at once."""
+        return any(isinstance(t.statistic, General) and t.statistic.joint for t in self.terms)
+
+
+@dataclass(frozen=True)
+class PriorRow:
+    """A family of priors.
+
+    Args:
+        density: its log density, from the values of its parameters.
+        support: where its density is positive, from the same.
+        groups: the rows of the paper's Table 1 that name it.
+        kernel: whether it is offered as an improper kernel too (math.md B, Pareto and Dirichlet).
+        simplex: whether its support is a simplex, on which no elementwise posterior lives.
+        generic: values for which Table 1 is judged, where they are not the defaults.
+        like: the class of torch.distributions that is the same law with the same names.
+        aliases: other spellings.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    density: Callable[[Values], LogDensity]
+    support: Callable[[Values], Interval] = lambda values: HALF_LINE
+    groups: tuple[str, ...] = ()
+    kernel: bool = False
+    simplex: bool = False
+    generic: Mapping[str, Any] = field(default_factory=dict)
+    like: type[td.Distribution] | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object.
+
+    Args:
+        name: the family's name, or the class of a foreign distribution.
+        values: its parameters, numbers or tensors; a tensor that requires grad is learned.
+        build: its log density, from the values.
+        support: where its density is positive.
+        improper: whether it stands for its kernel, without support or normalisation.
+        simplex: whether its support is a simplex.
+        row: its row of the table, None for a foreign distribution.
+        shape: of a foreign distribution that is not over a single number.
+    """
+
+    name: str
+    values: Values
+    build: Callable[[Values], LogDensity]
+    support: Interval
+    improper: bool = False
+    simplex: bool = False
+    row: PriorRow | None = None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def density(self) -> LogDensity:
+        """constant + sum of terms, from the present values."""
+        return self.build(self.values)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters that are tensors."""
+        return {name: v for name, v in self.values.items() if isinstance(v, Tensor)}
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log p(w), elementwise; for a joint law one number per draw, the draws being the leading dimension.
+
+        >>> from mcrepar import prior
+        >>> float(prior("normal", scale=2.0).log_prob(torch.tensor(0.0)))
+        -1.612085...
+        """
+        density = self.density
+        if not density.joint:
+            out = torch.zeros_like(w) + density.constant
+            for term in density.terms:
+                out = out + term(w)
+            return out
+        size = w[0].numel()
+        constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(w.shape[1:]).sum()
+        flat = w.reshape(len(w), -1)
+        return sum((joint_term(t, flat) for t in density.terms), constant + density.total(size))
+
+
+def joint_term(term: Term, flat: Tensor) -> Tensor:
+    """A term of a joint law on flattened draws: (draws, size) -> (draws,)."""
+    center = term.center.reshape(-1) if isinstance(term.center, Tensor) and term.center.dim() else term.center
+    return term.coefficient * term.statistic(flat - center)
