@@ -27,12 +27,17 @@ _HOMES = {
     "mcrepar.families.priors": ("PRIORS", "prior"),
     "mcrepar.kl.divergence": ("kl_divergence",),
     "mcrepar.kl.plan": ("Plan", "explain"),
+    "mcrepar.nn.module": ("BayesianModule", "bayesian"),
 }
+_MODULES = ("families", "kl", "nn")  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from mcrepar import families as families
+    from mcrepar import kl as kl
+    from mcrepar import nn as nn
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
     from mcrepar.errors import InfiniteVarianceWarning as InfiniteVarianceWarning
@@ -52,9 +57,13 @@ if TYPE_CHECKING:
     from mcrepar.kl.divergence import kl_divergence as kl_divergence
     from mcrepar.kl.plan import Plan as Plan
     from mcrepar.kl.plan import explain as explain
+    from mcrepar.nn.module import BayesianModule as BayesianModule
+    from mcrepar.nn.module import bayesian as bayesian
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_HOME[name]), name)
@@ -62,4 +71,4 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_MODULES})

@@ -119,7 +119,7 @@ def _graph(arguments: Namespace) -> None:
     values = _parameters("posterior", arguments), _parameters("prior", arguments)
 
     import mcrepar
-    from mcrepar.kl.graph import draw_graphs, single_weight
+    from mcrepar.kl.picture import draw_graphs, single_weight
 
     q = single_weight(arguments.posterior, **values[0])
     p = mcrepar.prior(arguments.prior, **values[1])

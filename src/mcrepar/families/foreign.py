@@ -65,7 +65,7 @@ def _foreign(dist: td.Distribution) -> Prior:
     growth, pole = _growth(dist, FAR, NEAR), 0.0
     if support.lower == 0:
         pole = _growth(dist, 1 / FAR, 1 / NEAR)
-    return Prior(name, values, build, support, shape=tuple(dist.batch_shape + dist.event_shape))
+    return Prior(name, values, build, support, shape=tuple(dist.batch_shape + dist.event_shape), source=dist)
 
 
 def _support(name: str, constraint: Any) -> Interval:

@@ -47,10 +47,19 @@ class PosteriorRow:
     same_law: SameLaw | None = None
     aliases: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[Callable[[str], PosteriorRow], tuple[str]]:
+        return _row, (self.name,)  # a row is pickled as its name
+
     @property
     def learned(self) -> tuple[str, ...]:
         """The names of the learned parameters."""
         return ("loc", "scale") if self.form.learned_loc else ("scale",)
+
+
+def _row(name: str) -> PosteriorRow:
+    from mcrepar.families.posteriors import POSTERIORS
+
+    return POSTERIORS[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +186,9 @@ class Posterior:
         lead = w.shape[: w.dim() - len(self.shape)]
         return self.noise.log_density(xi.reshape(*lead, -1)) - volume.reshape(*lead, -1).sum(-1)
 
-    def bind(self, validate: bool = True, **learned: Any) -> Posterior:
-        """The same family with these learned tensors."""
-        return bind(self.row, self.fixed, learned, validate)
+    def bind(self, validate: bool = True, fixed: Fixed | None = None, **learned: Any) -> Posterior:
+        """The same family with these learned tensors (and fixed values, where they are given)."""
+        return bind(self.row, self.fixed if fixed is None else fixed, learned, validate)
 
     @property
     def _reference(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.distributions as td
 from torch import Tensor
 
 from mcrepar.families.parameters import HALF_LINE, Interval, Number, Parameter
+from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import General, Monomial, Statistic
 
 Values = Mapping[str, Any]
@@ -69,6 +70,7 @@ class PriorRow:
         simplex: whether its support is a simplex, on which no elementwise posterior lives.
         generic: values for which Table 1 is judged, where they are not the defaults.
         like: the class of torch.distributions that is the same law with the same names.
+        optimal: the values that minimise the KL to a posterior, where they have a closed form, by parameter.
         aliases: other spellings.
     """
 
@@ -81,6 +83,7 @@ class PriorRow:
     simplex: bool = False
     generic: Mapping[str, Any] = field(default_factory=dict)
     like: type[td.Distribution] | None = None
+    optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 
 
@@ -97,6 +100,7 @@ class Prior:
         simplex: whether its support is a simplex.
         row: its row of the table, None for a foreign distribution.
         shape: of a foreign distribution that is not over a single number.
+        source: the foreign distribution.
     """
 
     name: str
@@ -107,6 +111,27 @@ class Prior:
     simplex: bool = False
     row: PriorRow | None = None
     shape: tuple[int, ...] = ()
+    source: td.Distribution | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.source is not None:
+            return _restored, (self.source, self.improper, {})
+        return _restored, (self.name, self.improper, dict(self.values))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The parameters that a network fills in: "learned", "tied" or "optimal"."""
+        return {name: v for name, v in self.values.items() if isinstance(v, str)}
+
+    def filled(self, **values: Number) -> Prior:
+        """The same prior with these values, unchecked."""
+        return replace(self, values={**self.values, **values})
+
+    def sketch(self) -> Prior:
+        """The same prior with tensors of one number in place of words, to plan with."""
+        assert self.row is not None or not self.words
+        defaults = {p.name: p.default for p in self.row.parameters} if self.row is not None else {}
+        return self.filled(**{name: torch.tensor(defaults[name]) for name in self.words})
 
     @property
     def density(self) -> LogDensity:
@@ -135,6 +160,14 @@ class Prior:
         constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(w.shape[1:]).sum()
         flat = w.reshape(len(w), -1)
         return sum((joint_term(t, flat) for t in density.terms), constant + density.total(size))
+
+
+def _restored(source: str | td.Distribution, improper: bool, values: dict[str, Any]) -> Prior:
+    """A pickled prior: by name and values, or from the distribution that it was made of."""
+    from mcrepar.families.foreign import as_prior
+    from mcrepar.families.priors import prior
+
+    return prior(source, improper=improper, **values) if isinstance(source, str) else as_prior(source)
 
 
 def joint_term(term: Term, flat: Tensor) -> Tensor:

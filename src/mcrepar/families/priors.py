@@ -11,7 +11,7 @@ import torch.distributions as td
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcrepar.errors import MethodError
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.parameters import (
     HALF_LINE,
     LINE,
@@ -26,6 +26,7 @@ from mcrepar.families.parameters import (
     check_value,
     find,
 )
+from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import LogDensity, Prior, PriorRow, Term, Values
 from mcrepar.families.special import log_scaled_e1
 from mcrepar.families.statistics import General, Monomial, Statistic
@@ -147,6 +148,12 @@ def _radial(v: Values) -> LogDensity:
     )
 
 
+def _deviation(q: Posterior, v: Values) -> Tensor:
+    """The scale of the Normal prior that is nearest to a posterior: the root of the mean of E (w - loc)^2."""
+    squares: Tensor = (q.mean - v["loc"]) ** 2 + q.stddev**2
+    return squares.mean().sqrt()
+
+
 LOC, SCALE, RATE = (
     Parameter("loc", REAL, 0.0),
     Parameter("scale", POSITIVE, 1.0),
@@ -160,7 +167,8 @@ def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
 
 _ROWS = (
     PriorRow("normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"),
-             generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian")),
+             generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian"),
+             optimal={"scale": _deviation}),
     PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
         (Term(Monomial(1.0, absolute=True), -1 / v["scale"], v["loc"]),), -_log(v["scale"]) - math.log(2)),
              _real, ("location-scale",), like=td.Laplace),
@@ -210,7 +218,9 @@ def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
     Args:
         name: a key of `PRIORS`, or the paper's spelling of it.
         improper: take Pareto or Dirichlet as its kernel, a power of w without support or normalisation.
-        parameters: numbers or tensors; a tensor that requires grad is learned. Defaults are in the table.
+        parameters: numbers or tensors; a tensor that requires grad is learned. Defaults are in the table. For a
+            network also words: "learned" (a parameter of its own per tensor), loc="tied" (to the posterior's),
+            scale="optimal" (the value that minimises the KL, in closed form).
 
     >>> prior("Laplace", scale=0.1).support
     Interval(lower=-inf, upper=inf)
@@ -222,10 +232,23 @@ def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
         kernels = " or ".join(repr(r.name) for r in PRIORS.values() if r.kernel)
         raise MethodError(f"{asked} with improper=True", "it is a proper density", f"improper only for {kernels}")
     check_names(asked, parameters, [p.name for p in row.parameters])
-    values = {p.name: check_value(asked, p, parameters.get(p.name, p.default)) for p in row.parameters}
-    support = HALF_LINE if improper else row.support(values)
+    values: dict[str, Any] = {}
+    for p in row.parameters:
+        value = parameters.get(p.name, p.default)
+        values[p.name] = _word(asked, row, p.name, value) if isinstance(value, str) else check_value(asked, p, value)
+    numbers = {p.name: p.default if isinstance(values[p.name], str) else values[p.name] for p in row.parameters}
+    support = HALF_LINE if improper else row.support(numbers)
     build = _kernel(row.density) if improper else row.density
     return Prior(row.name, values, build, support, improper, row.simplex and not improper, row)
+
+
+def _word(asked: str, row: PriorRow, name: str, word: str) -> str:
+    """A value that a network fills in: a parameter of its own, the posterior's location, or the best value."""
+    words = ["learned", *(["tied"] if name == "loc" else []), *(["optimal"] if name in row.optimal else [])]
+    if word not in words:
+        why = f"{name} is a number, a tensor, or one of these words"
+        raise ParameterError(f"{asked} with {name}={word!r}", why, " or ".join(map(repr, words)))
+    return word
 
 
 def _kernel(density: Callable[[Values], LogDensity]) -> Callable[[Values], LogDensity]:

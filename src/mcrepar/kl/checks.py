@@ -37,6 +37,10 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
     if not isinstance(q, Posterior):
         raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
     shape, pair = q.shape, f"KL({q.name} || {p.name})"
+    for name, word in p.words.items():
+        raise ParameterError(
+            pair, f"the prior's {name} is {word!r}, which only a network fills in", "a tensor, or bayesian(net, ...)"
+        )
     if generator is not None and generator.device.type != q.device.type:
         raise ParameterError(
             pair, f"the generator is on {generator.device}, the weights on {q.device}", "one device for both"

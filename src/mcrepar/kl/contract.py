@@ -7,6 +7,8 @@ twin is plain torch, for double backward and for looking at the graph.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,9 +65,7 @@ def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> 
     loc, live = _centred(q.loc, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
     plain = [p for p in live if eager or _needs_graph(p)]
     rest = [p for p in live if not (eager or _needs_graph(p))]
-    total = torch.zeros((), dtype=_wide(q.device), device=q.device)
-    for product in plain:
-        total = total + _eager(q, loc, product)
+    total = _eager(q, loc, plain)
     if rest:
         loc, scale = _flat(q, loc, memory_order=not any(_shaped(p.coefficient) for p in rest))
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
@@ -127,19 +127,47 @@ def _flattened(q: Posterior, product: Product, loc: Number) -> tuple[Number, Fac
     return coefficient, Factor(factor, a, entry.scale_power, entry.log_power, float(center)), t
 
 
-def _eager(q: Posterior, loc: Number, product: Product) -> Tensor:
-    """One product by plain torch operations."""
-    entry = product.entry
-    n: Number = entry.factor
+def _eager(q: Posterior, loc: Number, products: Sequence[Product]) -> Tensor:
+    """The products by plain torch operations, without a node that the formula does not have."""
+    wide = _wide(q.device)
+    if not products:
+        return torch.zeros((), dtype=wide, device=q.device)
+    summands = [_summand(q, loc, product) for product in products]
+    total = torch.as_tensor(functools.reduce(operator.add, summands), dtype=q.dtype, device=q.device)
+    repeats = q.numel // total.numel()
+    return total.sum(dtype=wide) if repeats == 1 else total.sum(dtype=wide) * repeats
+
+
+def _summand(q: Posterior, loc: Number, product: Product) -> Number:
+    """coefficient n(theta) t, elementwise; what needs no gradient is multiplied first, and so is no node."""
+    entry, coefficient, center = product.entry, product.coefficient, product.center
+    known: Number = product.t.reshape(q.shape) if isinstance(product.t, Tensor) else product.t
+    known = _times(known, entry.factor)
+    factors: list[Number] = []
     if entry.loc_power:
-        n = n * (loc - product.center) ** entry.loc_power
+        factors.append(_shifted_power(loc, center, entry.loc_power))
     if entry.scale_power:
-        n = n * Monomial(entry.scale_power)(q.scale)
+        factors.append(Monomial(entry.scale_power)(q.scale))
     if entry.log_power:
-        n = n * (q.log_scale - product.center) ** entry.log_power
-    t = product.t.reshape(q.shape) if isinstance(product.t, Tensor) else product.t
-    summand = torch.as_tensor(product.coefficient * n * t, dtype=q.dtype, device=q.device)
-    return summand.expand(q.shape).sum(dtype=_wide(q.device))
+        factors.append(_shifted_power(q.log_scale, center, entry.log_power))
+    if isinstance(coefficient, Tensor) and coefficient.requires_grad:
+        factors.append(coefficient)
+    else:
+        known = _times(known, coefficient)
+    return functools.reduce(_times, [*factors, known])
+
+
+def _shifted_power(x: Number, center: Number, power: int) -> Number:
+    """(x - center)^power."""
+    u = x - center if isinstance(center, Tensor) or center != 0 else x
+    return Monomial(float(power))(u) if isinstance(u, Tensor) else u**power
+
+
+def _times(x: Number, y: Number) -> Number:
+    """x y, without a product by the number 1."""
+    if not isinstance(x, Tensor) and x == 1:
+        return y
+    return x if not isinstance(y, Tensor) and y == 1 else x * y
 
 
 class _Sums(torch.autograd.Function):

@@ -47,6 +47,7 @@ class PriorKey:
     @classmethod
     def of(cls, p: Prior) -> PriorKey:
         """The key of `p`."""
+        p = p.sketch()
         terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms)
         return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel)
 

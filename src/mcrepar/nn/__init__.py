@@ -1,0 +1,1 @@
+"""From an nn.Module to a Bayesian one."""

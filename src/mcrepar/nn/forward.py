@@ -1,0 +1,237 @@
+"""How a draw enters the forward: one for the batch, one per datum, or as noise on a layer's output.
+
+weights      one draw of all weights, shared by the batch
+local        the output of a dense or convolutional layer is drawn instead of its weights (local reparameterization)
+flipout      one draw, its deviation multiplied by random signs of every datum
+per_example  an own draw of all weights for every datum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.conv import _ConvNd
+from torch.utils import _pytree as pytree
+
+from mcrepar.errors import MethodError
+from mcrepar.families.noises import Normal, Radial
+from mcrepar.families.posterior import Posterior
+from mcrepar.nn.latent import Latent
+from mcrepar.nn.selection import Place
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
+
+Forward = Callable[["BayesianModule", tuple[Any, ...], Mapping[str, Any]], Any]
+LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+def check(forward: str, q: Posterior, place: Place) -> None:
+    """Refuse a forward that a posterior or a layer does not allow."""
+    if forward not in ("local", "flipout"):
+        return
+    if not all(isinstance(owner, nn.Linear | _ConvNd) for owner in place.owners):
+        raise MethodError(
+            f"forward={forward!r}",
+            f"{type(place.owners[0]).__name__} is neither dense nor convolutional",
+            "forward='weights', or select the dense and convolutional layers only",
+        )
+    if forward == "flipout" and not (q.noise.symmetric and q.form.learned_loc and q.row.support.lower < 0):
+        raise MethodError(
+            f"forward='flipout' with posterior {q.name!r}", "its noise is not symmetric", "forward='weights'"
+        )
+    if forward == "local" and not _has_local(q, place):
+        raise MethodError(
+            f"forward='local' with posterior {q.name!r}",
+            "the output of this layer has no law that can be drawn at once (Normal has, and Radial in dense layers)",
+            "forward='weights' or 'flipout'",
+        )
+
+
+def _has_local(q: Posterior, place: Place) -> bool:
+    if q.form.outer.name != "identity":
+        return False
+    dense = all(isinstance(owner, nn.Linear) for owner in place.owners)
+    return isinstance(q.noise, Normal) or (isinstance(q.noise, Radial) and dense)
+
+
+def _shared(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return bnn.run(bnn.draw(), *args, **kwargs)
+
+
+def _layerwise(rule: Rule) -> Forward:
+    def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        weights = {key: LayerWeight.of(latent, rule) for key, latent in bnn._latents()}
+        return bnn.run(bnn._named(weights), *args, **kwargs)
+
+    return run
+
+
+def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
+    if not tensors:
+        raise MethodError("forward='per_example'", "no argument has a batch", "a tensor as an argument")
+    size = len(tensors[0])
+    batched = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == size for leaf in leaves]
+    draws = [bnn.draw() for _ in range(size)]
+
+    def one(weights: Mapping[str, Tensor], *parts: Any) -> Any:
+        own = [p.unsqueeze(0) if is_batch else p for p, is_batch in zip(parts, batched, strict=True)]
+        inside, named = pytree.tree_unflatten(own, spec)
+        return functional_call(bnn.net, dict(weights), inside, named)
+
+    if _vmaps(bnn):
+        stacked = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
+        dims = (0, *(0 if is_batch else None for is_batch in batched))
+        with bnn._lock:
+            out = vmap(one, in_dims=dims, randomness="different")(stacked, *leaves)
+        return pytree.tree_map(lambda t: t.flatten(0, 1), out)
+    rows = []
+    for k, draw in enumerate(draws):
+        own = [leaf[k : k + 1] if is_batch else leaf for leaf, is_batch in zip(leaves, batched, strict=True)]
+        inside, named = pytree.tree_unflatten(own, spec)
+        rows.append(bnn.run(draw, *inside, **named))
+    return pytree.tree_map(lambda *parts: torch.cat(parts), rows[0], *rows[1:])
+
+
+def _vmaps(bnn: BayesianModule) -> bool:
+    """Recurrent layers and norm layers in training have no batching rule."""
+    training_norm = (isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in bnn.net.modules())
+    return not any(isinstance(m, nn.RNNBase) for m in bnn.net.modules()) and not any(training_norm)
+
+
+class LayerWeight(Tensor):
+    """A weight that a dense or convolutional layer meets as its location, and that draws the layer's output."""
+
+    latent: Latent
+    rule: Rule
+
+    @classmethod
+    def of(cls, latent: Latent, rule: Rule) -> LayerWeight:
+        """The location of a latent tensor, with the rule that draws a layer's output."""
+        assert latent.loc is not None
+        weight = latent.loc.as_subclass(cls)
+        weight.latent, weight.rule = latent, rule
+        return weight
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Layers are drawn; looking at shape or dtype is allowed; all else would silently be deterministic."""
+        kwargs = kwargs or {}
+        if func in LAYERS:
+            x, weight, bias, rest = _arguments(args, kwargs)
+            rule = next(w.rule for w in (weight, bias) if isinstance(w, LayerWeight))
+            return rule(func, x, weight, bias, rest)
+        if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        raise MethodError(
+            f"{getattr(func, '__name__', func)} on a weight under forward='local' or 'flipout'",
+            "only dense and convolutional layers draw their output",
+            "forward='weights', or select the other layers away",
+        )
+
+
+Rule = Callable[[Any, Tensor, Any, Any, dict[str, Any]], Tensor]
+NAMES = ("input", "weight", "bias")
+
+
+def _arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Any, Any, dict[str, Any]]:
+    named = dict(zip(NAMES, args[:3], strict=False)) | dict(kwargs)
+    rest = {k: v for k, v in named.items() if k not in NAMES}
+    return named["input"], named["weight"], named.get("bias"), {"": args[3:], **rest}
+
+
+def _apply(func: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Mapping[str, Any]) -> Tensor:
+    named = {k: v for k, v in rest.items() if k}
+    out: Tensor = func(x, weight, bias, *rest[""], **named)
+    return out
+
+
+def _plain(weight: Any) -> Any:
+    """The location as an ordinary tensor."""
+    return weight.latent.loc if isinstance(weight, LayerWeight) else weight
+
+
+def _local(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:
+    """mean + deviation * noise, the noise of every datum its own."""
+    out = _apply(func, x, _plain(weight), _plain(bias), rest)
+    for tensor, is_bias in ((weight, False), (bias, True)):
+        if isinstance(tensor, LayerWeight):
+            out = out + _deviation(func, x, tensor.latent, out, rest, is_bias)
+    return out
+
+
+def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str, Any], is_bias: bool) -> Tensor:
+    scale = latent.log_scale.exp()
+    noise = latent.posterior.noise
+    options: dict[str, Any] = {"dtype": out.dtype, "device": out.device}
+    if is_bias:
+        channel = 1 if func is not F.linear else out.dim() - 1
+        xi = noise.draw(len(out), scale.numel(), **options)
+        shape = [1] * out.dim()
+        shape[0], shape[channel] = len(out), scale.numel()
+        return (scale * xi).reshape(shape)
+    spread = _apply(func, x * x, scale * scale, None, rest).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
+    if isinstance(noise, Normal):
+        return spread * torch.randn_like(out)
+    if x.dim() != 2:
+        raise MethodError(
+            "forward='local' with posterior 'radial'",
+            f"the input has {x.dim()} dimensions, and rows of one datum share their draw",
+            "forward='weights' or 'flipout'",
+        )
+    return spread * _radial_cosines(len(out), out.shape[-1], scale.numel(), options)
+
+
+def _radial_cosines(draws: int, outputs: int, size: int, options: Mapping[str, Any]) -> Tensor:
+    """|r| z / sqrt(|z|^2 + chi2(d - O)): the joint law of the outputs of one datum, rows being orthogonal (D5)."""
+    z = torch.randn(draws, outputs, **options)
+    square = (z * z).sum(-1, keepdim=True)
+    if size > outputs:
+        rest = torch.full((draws, 1), (size - outputs) / 2, **options)
+        square = square + 2 * torch._standard_gamma(rest)
+    return torch.randn(draws, 1, **options).abs() * z / square.sqrt()
+
+
+def _flipout(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:
+    """F(x, loc) + F(x s, delta) s': one draw, decorrelated over the batch by random signs."""
+    out = _apply(func, x, _plain(weight), _plain(bias), rest)
+    channel = 1 if func is not F.linear else -1
+    if isinstance(weight, LayerWeight):
+        moved = _apply(func, x * _signs(x, channel), _delta(weight.latent), None, rest)
+        out = out + moved * _signs(out, channel)
+    if isinstance(bias, LayerWeight):
+        shape = [1] * out.dim()
+        shape[channel] = bias.latent.log_scale.numel()
+        out = out + _delta(bias.latent).reshape(shape) * _signs(out, channel)
+    return out
+
+
+def _delta(latent: Latent) -> Tensor:
+    with torch.no_grad():
+        xi = latent.noise()
+    return latent.log_scale.exp() * xi
+
+
+def _signs(like: Tensor, channel: int) -> Tensor:
+    """A random sign per datum and channel."""
+    shape = [1] * like.dim()
+    shape[0], shape[channel] = like.shape[0], like.shape[channel]
+    return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_().mul_(2).sub_(1)
+
+
+FORWARDS: dict[str, Forward] = {
+    "weights": _shared,
+    "local": _layerwise(_local),
+    "flipout": _layerwise(_flipout),
+    "per_example": _per_example,
+}

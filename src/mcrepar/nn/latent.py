@@ -1,0 +1,214 @@
+"""One tensor of weights that became random: its learned parameters, its prior, its draws and its KL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from mcrepar.errors import MethodError
+from mcrepar.families.forms import EXP, LOG
+from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Prior
+from mcrepar.families.statistics import Monomial
+from mcrepar.kl.divergence import kl_of
+from mcrepar.kl.draws import CPU_BLOCK, Walk, new_seed
+from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+
+Map = Callable[[Tensor], Tensor]
+FREE: Mapping[Constraint, tuple[Map, Map]] = {  # a learned parameter of a prior: to the real line, and back
+    REAL: (torch.clone, torch.clone),
+    POSITIVE: (torch.log, torch.exp),
+    UNIT: (torch.logit, torch.sigmoid),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """How a tensor of weights becomes random.
+
+    Args:
+        posterior: a template.
+        prior: a prior; its values may be the words "learned", "tied" and "optimal".
+        estimator: of the KL.
+        start_std: start value of the standard deviation of a weight, relative to the spread of its tensor.
+        pretrained: whether the prior is centred on the network's weights too.
+        signs: what a posterior on the half-line does with the network's signs: "" refuses, "keep" multiplies the
+            draws by them, "positive" drops them.
+    """
+
+    posterior: Posterior
+    prior: Prior
+    estimator: Estimator
+    start_std: float = 0.05
+    pretrained: bool = False
+    signs: str = ""
+
+
+class Latent(nn.Module):
+    """A random tensor of weights, W = f(loc + exp(log_scale) xi), times fixed signs where those are kept.
+
+    Args:
+        name: of the tensor in its network, for messages.
+        start: the network's own values.
+        spread: of the tensor, to which `start_std` is relative.
+        options: families, prior and estimator.
+    """
+
+    loc: nn.Parameter | None
+    log_scale: nn.Parameter
+    fixed_loc: Tensor | None
+    signs: Tensor | None
+    anchor: Tensor | None
+
+    def __init__(self, name: str, start: Tensor, spread: float, options: Options) -> None:
+        super().__init__()
+        self.name = name
+        self.options = options
+        row, values = options.posterior.row, start.detach()
+        keep = row.support.lower >= 0 and options.signs == "keep"
+        centre = values.abs() if row.support.lower >= 0 else values
+        loc, log_scale = start_values(options.posterior, centre, options.start_std * spread)
+        self.loc = nn.Parameter(loc) if row.form.learned_loc and loc is not None else None
+        self.log_scale = nn.Parameter(log_scale)
+        self.register_buffer("fixed_loc", loc if not row.form.learned_loc else None)
+        self.register_buffer("signs", torch.where(values < 0, -1.0, 1.0).to(values) if keep else None)
+        self.register_buffer("anchor", values.clone() if options.pretrained else None)
+        row_of = {p.name: p for p in options.prior.row.parameters} if options.prior.row is not None else {}
+        self.learned = nn.ParameterDict()
+        for parameter, word in options.prior.words.items():
+            if word == "learned":
+                first = torch.tensor(row_of[parameter].default, dtype=log_scale.dtype, device=log_scale.device)
+                self.learned[parameter] = nn.Parameter(FREE[row_of[parameter].constraint][0](first))
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior with its present parameters; its weights are the magnitudes where signs are kept."""
+        learned: dict[str, Any] = {"log_scale": self.log_scale}
+        if self.loc is not None:
+            learned["loc"] = self.loc
+        fixed = dict(self.options.posterior.fixed)
+        if self.fixed_loc is not None:
+            fixed["loc"] = self.fixed_loc
+        return self.options.posterior.bind(validate=False, fixed=fixed, **learned)
+
+    def prior(self, q: Posterior) -> Prior:
+        """The prior with its present parameters."""
+        prior = self.options.prior
+        values: dict[str, Number] = {}
+        if self.anchor is not None:
+            values["loc"] = self.anchor
+        for name, free in self.learned.items():
+            assert prior.row is not None
+            constraint = next(p.constraint for p in prior.row.parameters if p.name == name)
+            values[name] = FREE[constraint][1](free)
+        if prior.words.get("loc") == "tied":
+            values["loc"] = q.loc
+        for name, word in prior.words.items():
+            if word == "optimal":  # a minimum: its own gradient is zero, so the KL's does not go through it
+                assert prior.row is not None
+                with torch.no_grad():
+                    values[name] = prior.row.optimal[name](q, {**prior.values, **values})
+        return prior.filled(**values) if values else prior
+
+    def kl(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """KL(q || p) of this tensor, in float64."""
+        q = self.posterior
+        return kl_of(q, self.prior(q), estimator or self.options.estimator, generator)
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """A fresh xi in the layout of the weights, drawn on all cores where the tensor is large."""
+        rho, law = self.log_scale, self.posterior.noise
+        size, threaded = rho.numel(), rho.device.type == "cpu" and not torch.compiler.is_compiling()
+        if threaded and size > 4 * CPU_BLOCK and torch.get_num_threads() > 1:
+            walk = Walk(law, 1, size, rho.dtype, rho.device, new_seed(generator, rho.device), DEFAULT_BYTES)
+            return laid_out(walk.all()[0], rho)
+        return laid_out(law.draw(1, size, dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        """Fresh weights, differentiable in the learned parameters."""
+        with torch.no_grad():
+            xi = self.noise(generator)
+        loc = self.loc if self.loc is not None else self.fixed_loc
+        v: Tensor = _Moved.apply(loc, self.log_scale, xi)  # type: ignore[no-untyped-call]
+        return self.signed(self.options.posterior.form.outer.apply(v))
+
+    def mean(self) -> Tensor:
+        """E W, or the location's image where no mean exists."""
+        q = self.posterior
+        if q.form.outer not in (EXP, LOG) and not q.noise.finite(1):
+            assert isinstance(q.loc, Tensor)
+            return self.signed(q.loc)
+        return self.signed(q.mean.expand(q.shape))
+
+    def signed(self, w: Tensor) -> Tensor:
+        """The weights of magnitudes, where signs are kept."""
+        return w if self.signs is None else w * self.signs
+
+    def extra_repr(self) -> str:
+        """Families and size."""
+        o = self.options
+        return f"{o.posterior.name} || {o.prior.name}, {tuple(self.log_scale.shape)}"
+
+
+def start_values(q: Posterior, centre: Tensor, deviation: float) -> tuple[Tensor | None, Tensor]:
+    """loc and log_scale with which the mean of a weight is `centre` and its standard deviation `deviation`.
+
+    Families with one learned parameter meet the mean (a location that is fixed meets it, the scale the deviation);
+    where no variance exists `scale` is the deviation.
+    """
+    noise, form = q.row.noise(q.fixed, centre.numel()), q.form
+    least = torch.finfo(centre.dtype).tiny
+    if form.outer is LOG:  # w = log scale + log xi
+        return None, centre - noise.moment(Monomial(0.0, 1))
+    magnitude = centre.abs().clamp_min(max(deviation, least))
+    if form.outer is EXP and form.learned_loc:  # log-normal with this mean and deviation
+        variance = torch.log1p((deviation / magnitude) ** 2)
+        return magnitude.log() - variance / 2, variance.log() / 2
+    if noise.positive:
+        return None, (magnitude / noise.moment(Monomial(1.0))).log()
+    second = noise.moment(Monomial(2.0))
+    unit = math.sqrt(second) if math.isfinite(second) else 1.0
+    return centre.clone(), torch.full_like(centre, math.log(max(deviation, least) / unit))
+
+
+def laid_out(flat: Tensor, reference: Tensor) -> Tensor:
+    """A flat tensor of iid numbers in the shape and memory layout of `reference`, without a copy."""
+    strides = reference.stride()
+    order = sorted(range(reference.dim()), key=lambda k: -strides[k])
+    inverse = sorted(range(reference.dim()), key=lambda k: order[k])
+    return flat.view([reference.shape[k] for k in order]).permute(inverse)
+
+
+class _Moved(torch.autograd.Function):
+    """loc + exp(log_scale) xi, keeping only the second summand for the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, loc: Tensor | None, log_scale: Tensor, xi: Tensor) -> Tensor:
+        moved = log_scale.exp().mul_(xi)
+        ctx.save_for_backward(moved)
+        return moved.clone() if loc is None else loc + moved
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        (moved,) = ctx.saved_tensors
+        return (grad if ctx.needs_input_grad[0] else None), grad * moved, None
+
+
+def check_signs(name: str, start: Tensor, options: Options) -> None:
+    """Refuse a posterior on the half-line for weights of both signs, unless the user chose what becomes of them."""
+    row = options.posterior.row
+    if row.support.lower < 0 or options.signs or not bool((start < 0).any()):
+        return
+    raise MethodError(
+        f"posterior {row.name!r} for {name}",
+        "it makes every weight positive, and the network has negative ones",
+        "signs='keep' to multiply the draws by the network's signs, or signs='positive' to drop them",
+    )
