@@ -67,6 +67,9 @@ class Outer:
     slope: tuple[float, Monomial] | None = None
     derivative: Callable[[Tensor], Tensor] | None = None
 
+    def __reduce__(self) -> tuple[Callable[[str], Outer], tuple[str]]:
+        return _outer, (self.name,)  # a map is pickled as its name
+
     def compose(self, statistic: Monomial) -> Monomial | None:
         """The statistic of v = f^-1(w) that equals `statistic` of w, where it is a monomial again."""
         if self.name == "exp" and not statistic.power:
@@ -79,6 +82,10 @@ class Outer:
 IDENTITY = Outer("identity", lambda v: v, lambda w: w)
 EXP = Outer("exp", torch.exp, torch.log, (1.0, Monomial(1.0)), lambda w: w)
 LOG = Outer("log", torch.log, torch.exp, (-1.0, Monomial(0.0, 1)), lambda w: (-w).exp())
+
+
+def _outer(name: str) -> Outer:
+    return next(outer for outer in (IDENTITY, EXP, LOG) if outer.name == name)
 
 
 @dataclass(frozen=True)

@@ -147,15 +147,7 @@ class Noise(ABC):
 
     def moment(self, tau: Monomial) -> float:
         """E tau(xi): infinite where E|tau(xi)| is, 0 for odd powers of symmetric noise."""
-        if not self.finite(tau.power):
-            return math.inf
-        if self.odd(tau):
-            return 0.0
-        assert self.positive or tau.absolute or tau.even, f"{tau.text('xi')} of noise of both signs"
-        if self._product is not None:
-            return gamma_product_moment(*self._product, tau.power, tau.log)
-        x, weights = _half_line(self)
-        return float(weights @ (x**tau.power * np.log(x) ** tau.log))
+        return _moment(self, tau)
 
     def nodes(self) -> Rule:
         """Nodes x and weights omega with sum omega g(x) = E g(xi) for one weight; read-only."""
@@ -207,6 +199,19 @@ class Noise(ABC):
             generator: where the numbers come from (None: torch's global one).
         """
         return sums.plan(self, taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
+
+
+@lru_cache(maxsize=4096)
+def _moment(noise: Noise, tau: Monomial) -> float:
+    if not noise.finite(tau.power):
+        return math.inf
+    if noise.odd(tau):
+        return 0.0
+    assert noise.positive or tau.absolute or tau.even, f"{tau.text('xi')} of noise of both signs"
+    if noise._product is not None:
+        return gamma_product_moment(*noise._product, tau.power, tau.log)
+    x, weights = _half_line(noise)
+    return float(weights @ (x**tau.power * np.log(x) ** tau.log))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mcrepar.errors import (
     InfiniteKLError,
-    InfiniteVarianceError,
     InfiniteVarianceWarning,
     McreparError,
     MethodError,
@@ -94,11 +93,7 @@ def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
                 method = "exact" if "exact" in plan.methods else method
     if infinite and method in SAMPLED:
         if not estimator.force:
-            raise InfiniteVarianceError(
-                f"{plan.pair} by {method}",
-                f"the KL is finite, but its Monte Carlo estimate has infinite variance: {infinite}",
-                "method='exact', or force=True to run it all the same",
-            )
+            raise plan.variance_error(method, infinite)
         warnings.warn(f"{plan.pair} by {method} has infinite variance", InfiniteVarianceWarning, stacklevel=4)
     if method == "exact":
         _check_conditions(plan, q, p)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,7 +217,7 @@ class _Sums(torch.autograd.Function):
 
 def _points(
     factors: Sequence[Factor], ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool
-) -> list[tuple[_Point, list[Number]]] | Any:
+) -> Iterator[tuple[_Point, list[Number]]]:
     """The blocks of weights with their t."""
     size = scale.numel()
     width = CPU_BLOCK if scale.device.type == "cpu" else size

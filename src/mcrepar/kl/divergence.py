@@ -79,11 +79,23 @@ def kl_of(
     """The KL of two objects in float64; `eager` keeps the contraction in plain autograd, to be looked at."""
     check_objects(q, p, generator)
     plan = plan_pair(q, p)
-    method = settle(plan, q, p, estimator)
-    with torch.autocast(q.device.type, enabled=False):
-        value = _apply(plan, _widened(q), p, method, estimator, generator, eager)
+    value = apply_plan(plan, q, p, estimator, generator, eager)
     check_finite(plan, q, p, value)
     return value
+
+
+def apply_plan(
+    plan: Plan,
+    q: Posterior,
+    p: Prior,
+    estimator: Estimator,
+    generator: torch.Generator | None = None,
+    eager: bool = False,
+) -> Tensor:
+    """The KL of objects that fit together, in float64, with a plan made before."""
+    method = settle(plan, q, p, estimator)
+    with torch.autocast(q.device.type, enabled=False):
+        return _apply(plan, _widened(q), p, method, estimator, generator, eager)
 
 
 def _apply(

@@ -137,7 +137,7 @@ class Plan:
         if wanted in self.refusals:
             raise self.refusals[wanted]
         if wanted in SAMPLED and self.infinite_variance and not estimator.force:
-            raise self.variance_error(wanted)
+            raise self.variance_error(wanted, self.infinite_variance)
         if wanted == "taylor":
             self._check_taylor(estimator)
         if wanted == "stats" and estimator.entropy == "mc" and self.q.noise.density_terms is None:
@@ -148,12 +148,12 @@ class Plan:
             )
         return wanted
 
-    def variance_error(self, method: str) -> InfiniteVarianceError:
+    def variance_error(self, method: str, why: str) -> InfiniteVarianceError:
         """The refusal of a Monte Carlo method without variance."""
         others = [f"method={m!r} or " for m in ("exact", "quad") if m in self.methods]
         return InfiniteVarianceError(
             f"{self.pair} by {method}",
-            f"the KL is finite, but its Monte Carlo estimate has infinite variance: {self.infinite_variance}",
+            f"the KL is finite, but its Monte Carlo estimate has infinite variance: {why}",
             f"{''.join(others)}force=True to run it all the same",
         )
 

@@ -17,9 +17,11 @@ from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.divergence import kl_of
+from mcrepar.kl.checks import check_finite
+from mcrepar.kl.divergence import apply_plan
 from mcrepar.kl.draws import CPU_BLOCK, Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+from mcrepar.kl.plan import Plan, plan_pair
 
 Map = Callable[[Tensor], Tensor]
 FREE: Mapping[Constraint, tuple[Map, Map]] = {  # a learned parameter of a prior: to the real line, and back
@@ -71,6 +73,7 @@ class Latent(nn.Module):
         super().__init__()
         self.name = name
         self.options = options
+        self.plan: Plan | None = None  # of the pair, which never changes
         row, values = options.posterior.row, start.detach()
         keep = row.support.lower >= 0 and options.signs == "keep"
         centre = values.abs() if row.support.lower >= 0 else values
@@ -86,6 +89,9 @@ class Latent(nn.Module):
             if word == "learned":
                 first = torch.tensor(row_of[parameter].default, dtype=log_scale.dtype, device=log_scale.device)
                 self.learned[parameter] = nn.Parameter(FREE[row_of[parameter].constraint][0](first))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": None}  # it holds functions, and is made again
 
     @property
     def posterior(self) -> Posterior:
@@ -118,9 +124,17 @@ class Latent(nn.Module):
         return prior.filled(**values) if values else prior
 
     def kl(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """KL(q || p) of this tensor, in float64."""
+        """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
         q = self.posterior
-        return kl_of(q, self.prior(q), estimator or self.options.estimator, generator)
+        p = self.prior(q)
+        if self.plan is None:
+            self.plan = plan_pair(q, p)
+        return apply_plan(self.plan, q, p, estimator or self.options.estimator, generator)
+
+    def check(self, value: Tensor) -> None:
+        """Say what is wrong where the KL is not finite."""
+        q = self.posterior
+        check_finite(plan_pair(q, self.prior(q)), q, self.prior(q), value)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """A fresh xi in the layout of the weights, drawn on all cores where the tensor is large."""

@@ -18,6 +18,7 @@ from mcrepar.families.foreign import as_prior
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import posterior as posterior_of
 from mcrepar.families.priors import prior as prior_of
+from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
 from mcrepar.nn import forward as forwards
@@ -134,8 +135,12 @@ class BayesianModule(nn.Module):
         """The sum of KL(q || p) over all random tensors, in nats."""
         estimator = None if method is None and n_mc_iter is None else Estimator(method or "auto", n_mc_iter)
         latents = [latent for _, latent in self._latents()]
-        total = torch.stack([latent.kl(estimator, generator) for latent in latents]).sum()
-        return total.to(latents[0].log_scale.dtype)
+        parts = [latent.kl(estimator, generator) for latent in latents]
+        total = torch.stack(parts).sum()
+        if not bool(torch.isfinite(total)):
+            for latent, part in zip(latents, parts, strict=True):
+                latent.check(part)
+        return total.to(wide_dtype(latents[0].log_scale.dtype))
 
     def _latents(self) -> Iterator[tuple[str, Latent]]:
         for key, latent in self.latents.items():
