@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 
 class _CallablePackage(types.ModuleType):
     def __call__(
-        self, bnn: Any, method: str | None = None, n_mc_iter: int | None = None, generator: Any = None
+        self, net: Any, method: str | None = None, n_mc_iter: int | None = None, generator: Any = None
     ) -> Tensor:
-        """The sum of KL(q || p) over all random tensors of a Bayesian network, in nats; see `BayesianModule.kl`."""
-        module = bnn.module if hasattr(bnn, "module") and not hasattr(bnn, "kl") else bnn
-        total: Tensor = module.kl(method, n_mc_iter, generator)
+        """The sum of KL(q || p) over all random tensors of a network, in nats.
+
+        Args:
+            net: a Bayesian network, or one that holds Bayesian layers (wrapped for parallel training or not).
+            method: instead of the one chosen when the network was made.
+            n_mc_iter: likewise.
+            generator: the source of the noise.
+        """
+        from mcrepar.errors import ParameterError
+
+        parts = [part.kl(method, n_mc_iter, generator) for part in net.modules() if callable(getattr(part, "kl", None))]
+        if not parts:
+            raise ParameterError(f"kl({type(net).__name__})", "no part of it is Bayesian", "bayesian(net)")
+        total: Tensor = sum(parts[1:], parts[0])
         return total
 
 

@@ -123,7 +123,7 @@ class Latent(nn.Module):
                     values[name] = prior.row.optimal[name](q, {**prior.values, **values})
         return prior.filled(**values) if values else prior
 
-    def kl(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
         q = self.posterior
         p = self.prior(q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -135,7 +136,7 @@ class BayesianModule(nn.Module):
         """The sum of KL(q || p) over all random tensors, in nats."""
         estimator = None if method is None and n_mc_iter is None else Estimator(method or "auto", n_mc_iter)
         latents = [latent for _, latent in self._latents()]
-        parts = [latent.kl(estimator, generator) for latent in latents]
+        parts = [latent.divergence(estimator, generator) for latent in latents]
         total = torch.stack(parts).sum()
         if not bool(torch.isfinite(total)):
             for latent, part in zip(latents, parts, strict=True):
@@ -225,6 +226,7 @@ def bayesian(
     chosen = [(place, _options({**given, **options_of(place, overrides or {})})) for place in places]
     for place, options in chosen:
         _check(place, options, forward)
+    _check_optimizers(places)
     return BayesianModule(net, chosen, forward)
 
 
@@ -256,3 +258,19 @@ def _check(place: Place, options: Options, forward: str) -> None:
         forwards.check(forward, options.posterior, place)
     except McreparError as error:
         raise type(error)(f"{place.name}: {error.asked}", error.why, error.instead) from None
+
+
+def _check_optimizers(places: list[Place]) -> None:
+    """Refuse to empty tensors that an optimizer goes on training."""
+    ours = {id(place.parameter): place.name for place in places}
+    for item in gc.get_objects():
+        if not issubclass(type(item), torch.optim.Optimizer):
+            continue
+        for group in item.param_groups:
+            held = next((ours[id(p)] for p in group["params"] if id(p) in ours), None)
+            if held is not None:
+                raise ParameterError(
+                    "bayesian(net)",
+                    f"an optimizer that was built before holds {held}, which becomes random",
+                    "bayesian(net) first, then an optimizer of bnn.parameters()",
+                )

@@ -1,0 +1,204 @@
+"""log p(y | the network's output), and what it says of y: the mean, the probabilities, the noise that stays."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError, ParameterError
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Likelihood(nn.Module, ABC):
+    """A law of y given the network's output; a module, because its scale may be learned.
+
+    A new one has `log_prob`, `mean`, `aleatoric` and `_check`, which refuses what `log_prob` cannot take.
+    """
+
+    @abstractmethod
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """The sum of log p(y | output) over the outputs of a datum: (batch,)."""
+
+    @abstractmethod
+    def mean(self, output: Tensor) -> Tensor:
+        """E[y | output]; for classes their probabilities."""
+
+    @abstractmethod
+    def aleatoric(self, output: Tensor) -> Tensor:
+        """Var[y | output], in the shape of `mean`: the part of the uncertainty that no data removes."""
+
+    def probs(self, output: Tensor) -> Tensor:
+        """The probabilities of the classes."""
+        raise MethodError(f"probs of {type(self).__name__}", "its y is not a class", "mean and aleatoric")
+
+    @abstractmethod
+    def _check(self, output: Tensor, y: Tensor) -> None: ...
+
+    def check(self, output: object, y: object) -> None:
+        """Refuse an output or a y that `log_prob` cannot take: its type, dtype, shape, range, or NaN."""
+        for name, value in (("output", output), ("y", y)):
+            if not isinstance(value, Tensor):
+                self._refuse(f"{name} is a {type(value).__name__}", "a tensor (wrap a network that returns more)")
+            if value.dim() == 0 or len(value) == 0:
+                self._refuse(f"{name} has the shape {tuple(value.shape)}, without a batch", "a batch of data")
+            if value.is_complex() or (name == "output" and not value.is_floating_point()):
+                self._refuse(f"{name} has dtype {value.dtype}", "a floating-point tensor")
+        assert isinstance(output, Tensor)
+        assert isinstance(y, Tensor)
+        if output.device != y.device:
+            self._refuse(f"output is on {output.device} and y on {y.device}", "one device")
+        self._check(output, y)
+        if y.is_floating_point() and bool(y.isnan().any()):
+            where = tuple(y.isnan().nonzero()[0].tolist())
+            self._refuse(f"y is NaN at {where}, one of {int(y.isnan().sum())}", "data without missing values")
+
+    def _refuse(self, why: str, instead: str) -> None:
+        raise ParameterError(f"{type(self).__name__} likelihood", why, instead)
+
+    def _check_shape(self, wanted: tuple[int, ...], y: Tensor, output: Tensor) -> None:
+        if tuple(y.shape) != wanted:
+            shapes = f"y has the shape {tuple(y.shape)}, and the output {tuple(output.shape)}"
+            self._refuse(shapes, f"a y of shape {wanted}, for instance by y.reshape{wanted}")
+
+
+class Categorical(Likelihood):
+    """One of C classes, with the class dimension 1 as in F.cross_entropy: (batch, C, ...) for a y of (batch, ...).
+
+    log p(y | u) = u_y - log sum_c exp(u_c)
+
+    >>> Categorical().log_prob(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
+    tensor([0.2500, 0.2500])
+    """
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        return -_summed(F.cross_entropy(output, y.long(), reduction="none"))
+
+    def probs(self, output: Tensor) -> Tensor:
+        return output.softmax(1)
+
+    def mean(self, output: Tensor) -> Tensor:
+        return self.probs(output)
+
+    def aleatoric(self, output: Tensor) -> Tensor:
+        p = self.probs(output)
+        return p * (1 - p)
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        if y.is_floating_point() or y.dtype == torch.bool:
+            self._refuse(f"y has dtype {y.dtype}", "class numbers of an integer dtype")
+        if output.dim() < 2:
+            self._refuse(f"output has the shape {tuple(output.shape)}", "an output of (batch, classes, ...)")
+        self._check_shape((output.shape[0], *output.shape[2:]), y, output)
+        low, high, classes = int(y.min()), int(y.max()), output.shape[1]
+        if low < 0 or high >= classes:
+            self._refuse(f"y lies between {low} and {high}, and there are {classes} classes", f"0 to {classes - 1}")
+
+
+class Bernoulli(Likelihood):
+    """Yes or no for every output, which is a logit: y in {0, 1}, or in [0, 1] as grey values of an autoencoder.
+
+    log p(y | u) = y u - log(1 + exp(u))
+
+    >>> Bernoulli().log_prob(torch.zeros(1, 3), torch.ones(1, 3)).exp()
+    tensor([0.1250])
+    """
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        return -_summed(F.binary_cross_entropy_with_logits(output, y.to(output.dtype), reduction="none"))
+
+    def probs(self, output: Tensor) -> Tensor:
+        """The probability of y = 1, output by output."""
+        return output.sigmoid()
+
+    def mean(self, output: Tensor) -> Tensor:
+        return self.probs(output)
+
+    def aleatoric(self, output: Tensor) -> Tensor:
+        p = self.probs(output)
+        return p * (1 - p)
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        self._check_shape(tuple(output.shape), y, output)
+        low, high = float(y.min()), float(y.max())
+        if low < 0 or high > 1:
+            self._refuse(f"y lies between {low:g} and {high:g}", "values between 0 and 1")
+
+
+class Normal(Likelihood):
+    """y = output + scale * noise, independently for every output.
+
+    log p(y | u) = -(y - u)^2 / (2 scale^2) - log scale - log(2 pi) / 2
+
+    Args:
+        scale: the standard deviation of y; "learned" for one parameter, `log_scale`, to be given to the optimizer;
+            "heteroscedastic" for a network whose output is the mean and log scale, two halves of its last dimension.
+
+    >>> Normal(scale=0.5).log_prob(torch.zeros(1, 1), torch.ones(1, 1))
+    tensor([-2.2258])
+    >>> [name for name, _ in Normal("learned").named_parameters()]
+    ['log_scale']
+    >>> Normal("heteroscedastic").mean(torch.tensor([[1.0, 2.0, 0.0, 0.0]]))
+    tensor([[1., 2.]])
+    """
+
+    log_scale: nn.Parameter | None
+
+    def __init__(self, scale: float | str = 1.0) -> None:
+        super().__init__()
+        number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not (number and 0 < float(scale) < math.inf) and scale not in ("learned", "heteroscedastic"):
+            right = "a positive number, 'learned' or 'heteroscedastic'"
+            raise ParameterError(f"Normal(scale={scale!r})", "it is not a standard deviation", right)
+        self.kind = scale if isinstance(scale, str) else "fixed"
+        self.fixed_scale = 1.0 if isinstance(scale, str) else float(scale)
+        self.register_parameter("log_scale", nn.Parameter(torch.zeros(())) if scale == "learned" else None)
+
+    def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean, and the log scale that broadcasts to it."""
+        if self.kind == "heteroscedastic":
+            half = output.shape[-1] // 2
+            return output[..., :half], output[..., half:]
+        if self.log_scale is not None:
+            return output, self.log_scale
+        return output, torch.tensor(math.log(self.fixed_scale), dtype=output.dtype, device=output.device)
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        mean, log_scale = self.split(output)
+        return self.log_prob_of_square((y - mean).square(), log_scale)
+
+    def log_prob_of_square(self, square: Tensor, log_scale: Tensor) -> Tensor:
+        """log p as a function of (y - mean)^2, in which it is linear."""
+        return _summed(-0.5 * square * torch.exp(-2 * log_scale) - log_scale - _HALF_LOG_2PI)
+
+    def mean(self, output: Tensor) -> Tensor:
+        return self.split(output)[0]
+
+    def aleatoric(self, output: Tensor) -> Tensor:
+        mean, log_scale = self.split(output)
+        return torch.exp(2 * log_scale).expand_as(mean)
+
+    def extra_repr(self) -> str:
+        """The scale."""
+        return f"scale={self.fixed_scale}" if self.kind == "fixed" else f"scale={self.kind!r}"
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        if not y.is_floating_point():
+            self._refuse(f"y has dtype {y.dtype}", "a floating-point tensor, for instance y.float()")
+        wanted = tuple(output.shape)
+        if self.kind == "heteroscedastic":
+            if output.dim() < 2 or output.shape[-1] % 2:
+                self._refuse(
+                    f"output has the shape {wanted}, without halves", "a last dimension of means and log scales"
+                )
+            wanted = (*wanted[:-1], wanted[-1] // 2)
+        self._check_shape(wanted, y, output)
+
+
+def _summed(values: Tensor) -> Tensor:
+    """The sum over everything but the batch."""
+    return values.reshape(len(values), -1).sum(1)

@@ -1,0 +1,271 @@
+"""The objective, usable in anyone's loop, and the weights of its KL: the only place that scales by the data size."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.likelihoods import Likelihood
+from mcrepar.nn import last_layer
+from mcrepar.nn.module import BayesianModule
+
+
+@dataclass(frozen=True, eq=False)
+class Elbo:
+    """One estimate of the objective.
+
+    Args:
+        loss: nll + beta * kl / data_size, to be minimised.
+        nll: -log p(y | x, W), the mean over data and draws.
+        kl: KL(q || p), the sum over all random tensors, unscaled, in nats.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    kl: Tensor
+
+
+def elbo(
+    bnn: nn.Module,
+    likelihood: Likelihood,
+    x: Any,
+    y: Tensor,
+    data_size: int | None = None,
+    *,
+    beta: float = 1.0,
+    draws: int = 1,
+    last_layer_draws: int | str | None = None,
+    last_layer_method: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Elbo:
+    """The negative evidence lower bound per datum, estimated on a batch.
+
+    loss = -mean_b log p(y_b | x_b, W) + beta * KL(q || p) / data_size
+
+    Args:
+        bnn: a Bayesian network, also wrapped (DistributedDataParallel) or a part of a larger one.
+        likelihood: of y given the network's output.
+        x: the network's input: a tensor, a tuple or list of arguments, or a mapping of keyword arguments.
+        y: the data, as the likelihood wants them.
+        data_size: the number of data in the whole training set.
+        beta: the weight of the KL; see `kl_weight`.
+        draws: how many draws of all weights the nll is averaged over.
+        last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
+            M -> infinity.
+        last_layer_method: for Bernoulli "quadrature" (whatever M), "bound", "taylor" or "stream".
+        generator: the source of all noise; None is the default RNG of the device.
+
+    >>> from mcrepar import bayesian
+    >>> from mcrepar.likelihoods import Normal
+    >>> bnn = bayesian(nn.Linear(3, 1))
+    >>> e = elbo(bnn, Normal(), torch.zeros(8, 3), torch.zeros(8, 1), data_size=1000)
+    >>> e.loss.backward()
+    >>> torch.allclose(e.loss, e.nll + e.kl / 1000)
+    True
+    """
+    random = _random_parts(bnn)
+    if not isinstance(likelihood, Likelihood):
+        wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
+        raise ParameterError(wrong, "it is no Likelihood", "one such as mcrepar.likelihoods.Categorical()")
+    size, draws, beta = _data_size(data_size, y), _whole("draws", draws), _number("beta", beta)
+    _check_input(x)
+    run = _runner(bnn, x, generator)
+    total: Tensor | float = 0.0
+    for _ in range(draws):
+        if last_layer_draws is None:
+            output = run()
+            likelihood.check(output, y)
+            log_prob = likelihood.log_prob(output, y)
+        else:
+            output, law = last_layer.capture(random, run)
+            likelihood.check(output, y)
+            log_prob = last_layer.log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
+        if not bool(log_prob.isfinite().all()):
+            raise _not_finite(bnn, likelihood, output, log_prob)
+        total = total - log_prob.mean()
+    assert isinstance(total, Tensor)
+    nll, kl = total / draws, torch.stack([part.kl(generator=generator) for part in random]).sum()
+    return Elbo(nll + beta * kl / size, nll, kl)
+
+
+def _random_parts(bnn: object) -> list[BayesianModule]:
+    """Every Bayesian part, once: of a wrapper, of layers put together by hand, or the network itself."""
+    parts = [m for m in bnn.modules() if isinstance(m, BayesianModule)] if isinstance(bnn, nn.Module) else []
+    if not parts:
+        raise ParameterError(f"elbo({type(bnn).__name__})", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
+    return parts
+
+
+def _runner(bnn: nn.Module, x: Any, generator: torch.Generator | None) -> Callable[[], Any]:
+    """A forward with fresh noise; a wrapper's own forward where there is one."""
+    args, kwargs = _arguments(x)
+    frozen = isinstance(bnn, BayesianModule) and bnn._frozen() is not None
+    if generator is None or frozen:
+        return lambda: bnn(*args, **kwargs)
+    if not isinstance(bnn, BayesianModule) or bnn.mode != "weights":
+        raise MethodError(
+            "elbo with a generator",
+            "only an unwrapped BayesianModule with forward='weights' draws from one",
+            "torch.manual_seed before the step (seed + rank on several devices)",
+        )
+    return lambda: bnn.run(bnn.draw(generator), *args, **kwargs)
+
+
+def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(x, Mapping):
+        return (), dict(x)
+    return (tuple(x), {}) if isinstance(x, tuple | list) else ((x,), {})
+
+
+def _check_input(x: Any) -> None:
+    x = dict(x) if isinstance(x, Mapping) else x
+    for path, leaf in pytree.tree_flatten_with_path(x)[0]:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+            where = tuple(leaf.isnan().nonzero()[0].tolist())
+            name = f"x{pytree.keystr(path)}"
+            raise ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
+
+
+def _data_size(data_size: int | None, y: object) -> int:
+    if data_size is None:
+        raise ParameterError(
+            "elbo without data_size",
+            "the KL is divided by the number of data in the whole training set, which a batch does not tell",
+            "data_size=len(dataset)",
+        )
+    size = _whole("data_size", data_size)
+    if isinstance(y, Tensor) and y.dim() and size < len(y):
+        raise ParameterError(f"data_size={size}", f"the batch alone has {len(y)} data", "data_size=len(dataset)")
+    return size
+
+
+def _not_finite(bnn: nn.Module, likelihood: Likelihood, output: Tensor, log_prob: Tensor) -> ParameterError:
+    """Which tensor it was: a parameter, else the output, else the likelihood."""
+    named = {**dict(bnn.named_parameters()), **{f"likelihood.{n}": p for n, p in likelihood.named_parameters()}}
+    named["the network's output"] = output
+    wrong = next((name for name, t in named.items() if not bool(t.isfinite().all())), "log p(y | output) alone")
+    value = log_prob[~log_prob.isfinite()][0].item()
+    instead = "the parameters as they are (nothing was changed) with a smaller step, or the last good ones"
+    return ParameterError("elbo", f"the nll is {-value:g}; the first tensor that is not finite: {wrong}", instead)
+
+
+# ---- the weight of the KL
+
+
+def _graves(step: int) -> float:
+    return 1.0
+
+
+def _blundell(step: int, batches: int) -> float:
+    i = step % batches + 1
+    return float(batches * 2.0**-i / (1 - 2.0**-batches))  # B 2^(B-i) / (2^B - 1) without its overflow
+
+
+def _paper(step: int, batch_size: int) -> float:
+    return float(batch_size)
+
+
+def _constant(step: int, beta: float) -> float:
+    return beta
+
+
+def _linear(step: int, steps: int, beta: float = 1.0) -> float:
+    return beta * min(1.0, step / steps)
+
+
+def _cyclic(step: int, period: int, ratio: float = 0.5, beta: float = 1.0) -> float:
+    return beta * min(1.0, (step % period) / (period * ratio))
+
+
+SCHEDULES: Mapping[str, Callable[..., float]] = {
+    "graves": _graves,
+    "blundell": _blundell,
+    "paper": _paper,
+    "constant": _constant,
+    "linear": _linear,
+    "cyclic": _cyclic,
+}
+
+
+@dataclass(frozen=True)
+class KLWeight:
+    """A schedule of beta; made by `kl_weight`.
+
+    Args:
+        name: of the schedule.
+        options: its numbers.
+    """
+
+    name: str
+    options: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def __call__(self, step: int) -> float:
+        """The beta of a step, counted from 0."""
+        return SCHEDULES[self.name](_whole("step", step, least=0), **self.options)
+
+
+def kl_weight(name: str, **options: float) -> KLWeight:
+    """A schedule step -> beta, steps counted from 0; loss = nll + beta * KL / data_size.
+
+    Args:
+        name: "graves": 1.
+            "blundell": B 2^(B-i) / (2^B - 1) for i = 1..B over an epoch of B batches, with the mean 1.
+            "paper": the batch size, so that the KL is divided by the number of batches.
+            "constant": beta (below 1 a tempered posterior).
+            "linear": from 0 to beta over a number of steps.
+            "cyclic": from 0 to beta over the first part of every period, then beta.
+        options: blundell: batches; paper: batch_size; constant: beta; linear: steps, beta=1;
+            cyclic: period, ratio=0.5 (that first part), beta=1.
+
+    >>> beta = kl_weight("linear", steps=100)
+    >>> beta(0), beta(50), beta(200)
+    (0.0, 0.5, 1.0)
+    """
+    if name not in SCHEDULES:
+        near = difflib.get_close_matches(str(name).lower(), SCHEDULES, n=2, cutoff=0.5) or list(SCHEDULES)
+        raise MethodError(f"kl_weight({name!r})", "no schedule has this name", " or ".join(map(repr, near)))
+    known = dict(list(inspect.signature(SCHEDULES[name]).parameters.items())[1:])
+    listed = ", ".join(f"{option}=..." for option in known) or "no options"
+    for option in options:
+        if option not in known:
+            raise ParameterError(f"kl_weight({name!r}, {option}=...)", "it has no such option", listed)
+    for option, parameter in known.items():
+        if option not in options and parameter.default is inspect.Parameter.empty:
+            raise ParameterError(f"kl_weight({name!r})", f"it needs {option}", listed)
+    return KLWeight(name, {option: _option(option, value) for option, value in options.items()})
+
+
+def _option(name: str, value: float) -> float:
+    if name == "beta":
+        return _number(name, value)
+    if name == "ratio":
+        if not 0 < _number(name, value) <= 1:
+            raise ParameterError(f"ratio={value}", "it is no share of a period", "a number above 0 and up to 1")
+        return value
+    return _whole(name, value)
+
+
+def _whole(name: str, value: object, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
+    if value < least:
+        raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
+    return int(value)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, KLWeight):
+        raise ParameterError(f"{name}={value}", "it is a schedule", f"its value at a step, {name}=schedule(step)")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+        raise ParameterError(f"{name}={value!r}", "it is not a finite number of at least 0", "a number such as 1.0")
+    return float(value)
