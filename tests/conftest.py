@@ -93,9 +93,7 @@ def example_prior(name: str, *, seed: int | None = None, learned: bool = False, 
     rng = None if seed is None else seeded(seed)
     for parameter in mcrepar.PRIORS[name].parameters:
         value = parameter.default if rng is None else _value(parameter, rng, 0.6, 1.0)
-        parameters[parameter.name] = (
-            torch.tensor(value, dtype=torch.float64, requires_grad=True) if learned else value
-        )
+        parameters[parameter.name] = torch.tensor(value, dtype=torch.float64, requires_grad=True) if learned else value
     return mcrepar.prior(name, **(parameters | given))
 
 
@@ -147,7 +145,7 @@ class Mixture:
 
 SCIPY_POSTERIORS: dict[str, Callable[..., Any]] = {
     "normal": lambda loc, scale: stats.norm(loc, scale),
-    "laplace": lambda loc, scale: stats.laplace(loc, scale),
+    "laplace": lambda loc, scale: stats.gennorm(1.0, loc, scale),  # stats.laplace underflows
     "logistic": lambda loc, scale: stats.logistic(loc, scale),
     "lognormal": lambda loc, scale: stats.lognorm(scale, scale=math.exp(loc)),
     "exponential": lambda scale: stats.expon(scale=scale),
@@ -163,7 +161,7 @@ SCIPY_POSTERIORS: dict[str, Callable[..., Any]] = {
 }
 SCIPY_PRIORS: dict[str, Callable[..., Any]] = {
     "normal": lambda loc, scale: stats.norm(loc, scale),
-    "laplace": lambda loc, scale: stats.laplace(loc, scale),
+    "laplace": lambda loc, scale: stats.gennorm(1.0, loc, scale),  # stats.laplace underflows
     "logistic": lambda loc, scale: stats.logistic(loc, scale),
     "error": lambda loc, scale, power: stats.gennorm(power, loc, scale),
     "student_t": lambda df, loc, scale: stats.t(df, loc, scale),
@@ -201,7 +199,16 @@ def scipy_prior(p: mcrepar.Prior) -> Any | None:
 
 
 def integral(fn: Callable[[Any], Any], cuts: Sequence[float]) -> float:
-    """The integral of `fn` (numpy to numpy) between the first and the last cut; the others are kinks or peaks."""
+    """The integral of `fn` (numpy to numpy) between the first and the last cut; the others are kinks or peaks.
+
+    An infinite end is reached by w = end + sinh(t), t up to 100.
+    """
     edges = np.unique(np.asarray(cuts, dtype=float))
-    parts = tanhsinh(fn, edges[:-1], edges[1:], atol=1e-13, rtol=1e-11, maxlevel=12)
-    return float(parts.integral.sum())
+    inner = edges[np.isfinite(edges)]
+    options = {"atol": 1e-13, "rtol": 1e-11, "maxlevel": 12}
+    total = tanhsinh(fn, inner[:-1], inner[1:], **options).integral.sum()
+    for end, sign in ((inner[0], -1), (inner[-1], 1)):
+        if sign * np.inf in edges:
+            tail = tanhsinh(lambda t, e=end, s=sign: fn(e + s * np.sinh(t)) * np.cosh(t), [0, 5], [5, 100], **options)
+            total += tail.integral.sum()
+    return float(total)

@@ -28,8 +28,9 @@ _HOMES = {
     "mcrepar.kl.divergence": ("kl_divergence",),
     "mcrepar.kl.plan": ("Plan", "explain"),
     "mcrepar.nn.module": ("BayesianModule", "bayesian"),
+    "mcrepar.objective": ("Elbo", "elbo", "kl_weight"),
 }
-_MODULES = ("families", "kl", "nn")  # what is reached as mcrepar.name without an import of its own
+_MODULES = ("families", "kl", "likelihoods", "nn")  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)
@@ -37,6 +38,7 @@ __all__ = sorted(_HOME)
 if TYPE_CHECKING:
     from mcrepar import families as families
     from mcrepar import kl as kl
+    from mcrepar import likelihoods as likelihoods
     from mcrepar import nn as nn
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
     from mcrepar.kl.plan import explain as explain
     from mcrepar.nn.module import BayesianModule as BayesianModule
     from mcrepar.nn.module import bayesian as bayesian
+    from mcrepar.objective import Elbo as Elbo
+    from mcrepar.objective import elbo as elbo
+    from mcrepar.objective import kl_weight as kl_weight
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):

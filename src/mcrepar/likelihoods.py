@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +58,7 @@ class Likelihood(nn.Module, ABC):
             where = tuple(y.isnan().nonzero()[0].tolist())
             self._refuse(f"y is NaN at {where}, one of {int(y.isnan().sum())}", "data without missing values")
 
-    def _refuse(self, why: str, instead: str) -> None:
+    def _refuse(self, why: str, instead: str) -> NoReturn:
         raise ParameterError(f"{type(self).__name__} likelihood", why, instead)
 
     def _check_shape(self, wanted: tuple[int, ...], y: Tensor, output: Tensor) -> None:
@@ -164,7 +165,7 @@ class Normal(Likelihood):
             half = output.shape[-1] // 2
             return output[..., :half], output[..., half:]
         if self.log_scale is not None:
-            return output, self.log_scale
+            return output, self.log_scale.to(torch.promote_types(output.dtype, self.log_scale.dtype))
         return output, torch.tensor(math.log(self.fixed_scale), dtype=output.dtype, device=output.device)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:

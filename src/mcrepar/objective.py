@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood
-from mcrepar.nn import last_layer
-from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
+from mcrepar.nn.module import BayesianModule, random_parts, total_kl
+from mcrepar.nn.preactivation import capture
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Elbo:
 
 def elbo(
     bnn: nn.Module,
-    likelihood: Likelihood,
+    likelihood: nn.Module,
     x: Any,
     y: Tensor,
     data_size: int | None = None,
@@ -73,7 +74,7 @@ def elbo(
     >>> torch.allclose(e.loss, e.nll + e.kl / 1000)
     True
     """
-    random = _random_parts(bnn)
+    random = random_parts(bnn)
     if not isinstance(likelihood, Likelihood):
         wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
         raise ParameterError(wrong, "it is no Likelihood", "one such as mcrepar.likelihoods.Categorical()")
@@ -85,25 +86,17 @@ def elbo(
         if last_layer_draws is None:
             output = run()
             likelihood.check(output, y)
-            log_prob = likelihood.log_prob(output, y)
+            log_prob = likelihood.log_prob(output.float() if output.dtype.itemsize < 4 else output, y)
         else:
-            output, law = last_layer.capture(random, run)
+            output, law = capture(random, run)
             likelihood.check(output, y)
-            log_prob = last_layer.log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
+            log_prob = last_layer_log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
         if not bool(log_prob.isfinite().all()):
             raise _not_finite(bnn, likelihood, output, log_prob)
         total = total - log_prob.mean()
     assert isinstance(total, Tensor)
-    nll, kl = total / draws, torch.stack([part.kl(generator=generator) for part in random]).sum()
+    nll, kl = total / draws, total_kl(bnn, generator=generator)
     return Elbo(nll + beta * kl / size, nll, kl)
-
-
-def _random_parts(bnn: object) -> list[BayesianModule]:
-    """Every Bayesian part, once: of a wrapper, of layers put together by hand, or the network itself."""
-    parts = [m for m in bnn.modules() if isinstance(m, BayesianModule)] if isinstance(bnn, nn.Module) else []
-    if not parts:
-        raise ParameterError(f"elbo({type(bnn).__name__})", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
-    return parts
 
 
 def _runner(bnn: nn.Module, x: Any, generator: torch.Generator | None) -> Callable[[], Any]:
@@ -151,8 +144,8 @@ def _data_size(data_size: int | None, y: object) -> int:
 
 def _not_finite(bnn: nn.Module, likelihood: Likelihood, output: Tensor, log_prob: Tensor) -> ParameterError:
     """Which tensor it was: a parameter, else the output, else the likelihood."""
-    named = {**dict(bnn.named_parameters()), **{f"likelihood.{n}": p for n, p in likelihood.named_parameters()}}
-    named["the network's output"] = output
+    named: dict[str, Tensor] = dict(bnn.named_parameters())
+    named |= {f"likelihood.{name}": p for name, p in likelihood.named_parameters()} | {"the network's output": output}
     wrong = next((name for name, t in named.items() if not bool(t.isfinite().all())), "log p(y | output) alone")
     value = log_prob[~log_prob.isfinite()][0].item()
     instead = "the parameters as they are (nothing was changed) with a smaller step, or the last good ones"

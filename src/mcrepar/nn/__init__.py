@@ -1,1 +1,43 @@
-"""From an nn.Module to a Bayesian one."""
+"""From an nn.Module to a Bayesian one: `module` has the wrapper, `layers` (imported on first use) layers by hand."""
+
+from typing import TYPE_CHECKING, Any
+
+LAYERS = (
+    "Linear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Embedding",
+    "LSTM",
+    "GRU",
+    "MultiheadAttention",
+)
+
+if TYPE_CHECKING:
+    Linear: Any
+    Conv1d: Any
+    Conv2d: Any
+    Conv3d: Any
+    ConvTranspose1d: Any
+    ConvTranspose2d: Any
+    ConvTranspose3d: Any
+    Embedding: Any
+    LSTM: Any
+    GRU: Any
+    MultiheadAttention: Any
+else:  # hidden from type checkers, which would otherwise accept any name
+
+    def __getattr__(name):
+        if name not in LAYERS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(f"{__name__}.layers"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAYERS})

@@ -155,6 +155,24 @@ class BayesianModule(nn.Module):
         return next((draw for owner, draw in reversed(_FROZEN.get()) if owner == id(self)), None)
 
 
+def random_parts(net: object) -> list[BayesianModule]:
+    """Every Bayesian part, once: of a wrapper, of layers put together by hand, or the network itself."""
+    parts = [m for m in net.modules() if isinstance(m, BayesianModule)] if isinstance(net, nn.Module) else []
+    if not parts:
+        raise ParameterError(f"the KL of {type(net).__name__}", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
+    return parts
+
+
+def total_kl(
+    net: object,
+    method: str | None = None,
+    n_mc_iter: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The sum of KL(q || p) over every Bayesian part of a network; what `mcrepar.kl` calls."""
+    return torch.stack([part.kl(method, n_mc_iter, generator) for part in random_parts(net)]).sum()
+
+
 class _Lock:
     """A lock that a copy or a pickle of its module gets anew."""
 

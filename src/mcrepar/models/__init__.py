@@ -1,0 +1,1 @@
+"""Plain deterministic networks, for `bayesian` to take; torch imports only."""

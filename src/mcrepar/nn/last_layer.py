@@ -1,0 +1,215 @@
+"""The mean log likelihood over M draws of the last dense layer's output (the paper's section 4.2, corrected by D5).
+
+What autograd keeps are a few tensors of the output's size, whatever M:
+regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, with t from the law of the means
+binary       fixed nodes in zeta; or a quadratic function of u (a lower bound, a Taylor polynomial), again d_P = 3
+classes      mean_i of the gradient, accumulated draw by draw beside the value
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mcrepar.errors import MethodError, ParameterError, TaylorWarning
+from mcrepar.families import noises
+from mcrepar.families.quadrature import Rule
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.nn.preactivation import Preactivation
+
+NODES = 20  # of a Gauss rule: error below 1e-4 for deviations of u up to 2
+CHUNK = 2**18  # elements of noise that a stream holds at once
+TAYLOR = (-math.log(2), 1 / 2, -1 / 8, 0.0, 1 / 192)  # of log sigmoid(u) about 0
+
+
+def log_prob(
+    likelihood: Likelihood,
+    law: Preactivation,
+    y: Tensor,
+    draws: int | str,
+    method: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """mean_i log p(y | u_i) over M draws of the last layer's output: (batch,).
+
+    Args:
+        likelihood: Normal with one scale, Bernoulli or Categorical.
+        law: of the output.
+        y: the data.
+        draws: M, or "exact" for M -> infinity.
+        method: for Bernoulli "quadrature" (the default; M -> infinity whatever `draws`), "bound", "taylor", "stream".
+        generator: the source of the noise; None is the default RNG of the device.
+    """
+    m = _draws(draws)
+    methods = METHODS.get(type(likelihood), {})
+    if not methods or (isinstance(likelihood, Normal) and likelihood.kind == "heteroscedastic"):
+        why = "log p is neither linear in u^2 nor that of classes"
+        raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
+    if method is not None and method not in methods:
+        why = f"{type(likelihood).__name__} has no such method"
+        raise MethodError(f"last_layer_method={method!r}", why, " or ".join(map(repr, methods)))
+    return methods[method or next(iter(methods))](likelihood, law, y, m, generator)
+
+
+def _draws(draws: object) -> int | None:
+    if draws == "exact":
+        return None
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ParameterError(f"last_layer_draws={draws!r}", "it is no number of draws", "1, 2, ... or 'exact'")
+    return draws
+
+
+def _square(
+    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """Regression: (y - a)^2 - 2 (y - a) b t1 + b^2 t2."""
+    first, second = law.deviations(draws, generator)
+    residual, (_, log_scale) = y - law.loc, likelihood.split(law.loc)
+    out: Tensor = likelihood.log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
+    return out
+
+
+def _bound(
+    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """Jaakkola-Jordan: log sigmoid(u) >= log sigmoid(e) + (u - e) / 2 - lambda(e) (u^2 - e^2), at e^2 = E u^2.
+
+    The best e is a stationary point, so no gradient goes through it.
+    """
+    with torch.no_grad():
+        e2 = (law.loc.square() + law.deviations(None)[1]).clamp_min(torch.finfo(law.loc.dtype).tiny)
+        e = e2.sqrt()
+        curve = torch.tanh(e / 2) / (4 * e)
+        constant = F.logsigmoid(e) - e / 2 + curve * e2
+    return _quadratic(law, y, draws, generator, constant, -curve)
+
+
+def _taylor(
+    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """The polynomial log sigmoid(u) ~ -log 2 + u/2 - u^2/8 (the paper prints u^2/4)."""
+    warnings.warn(
+        "the Taylor polynomial of the Bernoulli likelihood has an optimum at |u| = 2 that log p has not; "
+        "last_layer_method='quadrature' has no bias",
+        TaylorWarning,
+        stacklevel=4,
+    )
+    return _quadratic(law, y, draws, generator, TAYLOR[0], TAYLOR[2])
+
+
+def _quadratic(
+    law: Preactivation,
+    y: Tensor,
+    draws: int | None,
+    generator: torch.Generator | None,
+    constant: Tensor | float,
+    curve: Tensor | float,
+) -> Tensor:
+    """The mean of constant + (y - 1/2) u + curve u^2."""
+    first, second = law.deviations(draws, generator)
+    square = law.loc.square() + 2 * law.loc * first + second
+    values = constant + (y.to(law.loc.dtype) - 0.5) * (law.loc + first) + curve * square
+    return values.reshape(len(values), -1).sum(1)
+
+
+def _stream(
+    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """mean_i log p(y | u_i) with its gradient accumulated beside it (Theorem S1)."""
+    if draws is None:
+        raise MethodError("last_layer_draws='exact'", "this mean has no closed form", "a number such as 1000")
+    if isinstance(likelihood, Categorical) and law.loc.dim() != 2:
+        why = f"the layer's output has {law.loc.dim()} dimensions, so that classes are not its outputs"
+        raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
+
+    def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
+        chunk = max(1, CHUNK // law.loc.numel())
+        for start in range(0, draws, chunk):
+            zetas = law.draw(min(chunk, draws - start), generator)
+            yield zetas, zetas[0].new_full((len(zetas[0]),), 1 / draws)
+
+    return _mean(likelihood, law, y, nodes)
+
+
+def _quadrature(
+    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """sum_n omega_n log p(y | a + b x_n), the product of two rules for two parts."""
+    rules = [_gauss(part.size) for part in law.parts]
+    points = np.stack(np.meshgrid(*(x for x, _ in rules), indexing="ij")).reshape(len(rules), -1)
+    weights = np.prod(np.meshgrid(*(w for _, w in rules), indexing="ij"), axis=0).reshape(-1)
+
+    def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
+        chunk = max(1, CHUNK // law.loc.numel())
+        for start in range(0, len(weights), chunk):
+            x, omega = (torch.as_tensor(v[..., start : start + chunk]).to(law.loc) for v in (points, weights))
+            yield [row.view(-1, *[1] * law.loc.dim()) for row in x], omega
+
+    return _mean(likelihood, law, y, nodes)
+
+
+@lru_cache(maxsize=64)
+def _gauss(size: int) -> Rule:
+    """The Gauss rule of one coordinate of the noise: Lanczos on its fine rule, then the eigenvalues."""
+    x, weights = (noises.Normal() if size == 1 else noises.Radial(size)).nodes()
+    basis = [np.sqrt(weights)]
+    for _ in range(NODES - 1):
+        v = x * basis[-1]
+        for _ in range(2):  # orthogonal to rounding
+            v = v - np.array(basis).T @ (np.array(basis) @ v)
+        basis.append(v / np.linalg.norm(v))
+    q = np.array(basis)
+    nodes, vectors = np.linalg.eigh(q @ (x[:, None] * q.T))
+    return nodes, vectors[0] ** 2
+
+
+Nodes = Callable[[], Iterator[tuple[list[Tensor], Tensor]]]  # zeta of every part (nodes, ...), and their weights
+
+
+def _mean(likelihood: Likelihood, law: Preactivation, y: Tensor, nodes: Nodes) -> Tensor:
+    spreads = [part.spread for part in law.parts]
+    mean: Tensor = _Mean.apply(likelihood, y, nodes, law.loc, *spreads)  # type: ignore[no-untyped-call]
+    return mean
+
+
+class _Mean(torch.autograd.Function):
+    """sum_n omega_n log p(y | a + sum_p b_p zeta_pn): A_a and A_b are accumulated, and nothing else is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, likelihood: Likelihood, y: Tensor, nodes: Nodes, loc: Tensor, *spreads: Tensor) -> Tensor:
+        total, slopes = loc.new_zeros(len(loc)), [torch.zeros_like(x) for x in (loc, *spreads)]
+        for zetas, omega in nodes():
+            u = loc + sum(b * zeta for b, zeta in zip(spreads, zetas, strict=True))  # (nodes, batch, ..., outputs)
+            many = y.expand(len(u), *y.shape).flatten(0, 1)
+            with torch.enable_grad():
+                u.requires_grad_()
+                values = likelihood.log_prob(u.flatten(0, 1), many).view(len(u), len(loc))
+            (slope,) = torch.autograd.grad(values, u, omega[:, None].expand_as(values))
+            total += omega @ values.detach()
+            slopes[0] += slope.sum(0)
+            for into, zeta in zip(slopes[1:], zetas, strict=True):
+                into += (slope * zeta).sum(0)
+        ctx.save_for_backward(*slopes)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return None, None, None, *(grad.view(-1, *[1] * (s.dim() - 1)) * s for s in ctx.saved_tensors)
+
+
+Estimate = Callable[[Any, Preactivation, Tensor, int | None, torch.Generator | None], Tensor]
+METHODS: dict[type[Likelihood], dict[str, Estimate]] = {  # the first is the default
+    Normal: {"tuple": _square},
+    Bernoulli: {"quadrature": _quadrature, "bound": _bound, "taylor": _taylor, "stream": _stream},
+    Categorical: {"stream": _stream},
+}

@@ -1,0 +1,130 @@
+"""All of x through a network, again and again: the same batches for every draw, in eval mode."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset, IterableDataset
+
+from mcrepar.errors import ParameterError
+
+Output = int | str | Callable[[Any], Tensor] | None
+
+
+class Batches:
+    """The batches of x as arguments of a network, the same ones at every pass.
+
+    Args:
+        x: a tensor, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable of
+            batches in a fixed order, of which a tuple or list means (inputs, targets, ...).
+        size: of the batches that x is cut into.
+        device: where they go.
+
+    >>> [args[0].tolist() for args, _ in Batches(torch.arange(5), 3, torch.device("cpu"))]
+    [[0, 1, 2], [3, 4]]
+    """
+
+    def __init__(self, x: Any, size: int, device: torch.device) -> None:
+        self.x, self.size, self.device = x, size, device
+        self.first: list[Tensor] | None = None
+        self.whole = isinstance(x, Tensor | tuple | Mapping)
+        asked = f"predict(bnn, x) with x a {type(x).__name__}"
+        if isinstance(x, Dataset) and not isinstance(x, IterableDataset):
+            raise ParameterError(asked, "its items are no batches", "DataLoader(x, batch_size=256)")
+        if not self.whole and (not isinstance(x, Iterable) or iter(x) is x):
+            raise ParameterError(asked, "every draw must read it anew", "a tensor, a list of batches or a DataLoader")
+
+    def __iter__(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        for k, inputs in enumerate(self._cut() if self.whole else self._read()):
+            if not isinstance(inputs, Tensor | tuple | list | Mapping):
+                kind = type(inputs).__name__
+                raise ParameterError("predict(bnn, x)", f"a batch of x is a {kind}", "tensors, tuples or dicts")
+            leaves, spec = pytree.tree_flatten(inputs)
+            if k == 0 and not self.whole:
+                self._check_first(leaves)
+            moved = [leaf.to(self.device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            inputs = pytree.tree_unflatten(moved, spec)
+            if isinstance(inputs, Mapping):
+                yield (), dict(inputs)
+            else:
+                yield ((inputs,) if isinstance(inputs, Tensor) else tuple(inputs)), {}
+
+    def _cut(self) -> Iterator[Any]:
+        leaves, spec = pytree.tree_flatten(dict(self.x) if isinstance(self.x, Mapping) else self.x)
+        lengths = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
+        if len(lengths) != 1:
+            why = f"its tensors have the lengths {sorted(lengths)}" if lengths else "it holds no tensor of data"
+            raise ParameterError("predict(bnn, x)", why, "tensors whose dimension 0 is the data")
+        for k in range(0, lengths.pop(), self.size):
+            cut = [t[k : k + self.size] if isinstance(t, Tensor) and t.dim() else t for t in leaves]
+            yield pytree.tree_unflatten(cut, spec)
+
+    def _read(self) -> Iterator[Any]:
+        for batch in self.x:
+            yield batch[0] if isinstance(batch, tuple | list) and batch else batch
+
+    def _check_first(self, leaves: list[Any]) -> None:
+        """All draws must see the same data in the same order."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if self.first is None:
+            self.first = [t.clone() for t in tensors]
+        elif len(self.first) != len(tensors) or not all(map(torch.equal, self.first, tensors)):
+            raise ParameterError(
+                "predict(bnn, x)", "x gives its data in another order every time", "shuffle=False, no augmentation"
+            )
+
+
+def the_tensor(out: Any, output: Output) -> Tensor:
+    """The one tensor, (data, ...), of a network's output, by an index, a key or a function where it returns more.
+
+    >>> the_tensor({"logits": torch.zeros(2, 3)}, "logits").shape
+    torch.Size([2, 3])
+    """
+    kind = type(out).__name__
+    if callable(output):
+        out = output(out)
+    elif output is not None:
+        try:
+            out = out[output]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ParameterError(
+                f"predict(..., output={output!r})", f"its {kind} has none: {error}", _keys(out)
+            ) from None
+    if not isinstance(out, Tensor) or not out.dim() or not out.is_floating_point():
+        what = f"{out.dtype} tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else kind
+        raise ParameterError("predict(bnn, x)", f"the network returns a {what}, not one output per datum", _keys(out))
+    return out
+
+
+def _keys(out: Any) -> str:
+    if isinstance(out, Mapping):
+        return " or ".join(f"output={key!r}" for key in out) or "output=a function"
+    return "output=0" if isinstance(out, tuple | list) else "output=a function that returns a tensor, (data, ...)"
+
+
+_LOCK = threading.Lock()
+_MODES: dict[int, tuple[list[None], list[tuple[nn.Module, bool]]]] = {}
+
+
+@contextlib.contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Eval mode, until the last of the threads that predict with this network is done; then the modes of before."""
+    with _LOCK:
+        users, modes = _MODES.setdefault(id(net), ([], [(m, m.training) for m in net.modules()]))
+        users.append(None)
+        net.eval()
+    try:
+        yield
+    finally:
+        with _LOCK:
+            users.pop()
+            if not users:
+                del _MODES[id(net)]
+                for module, training in modes:
+                    module.training = training

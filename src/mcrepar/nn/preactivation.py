@@ -1,0 +1,205 @@
+"""The law of the last dense layer's output, given the features that enter it: M draws cost one forward (D5).
+
+With the features h of a datum, the output of a layer with Normal or Radial weights is u = a + sum_p b_p zeta_p, where
+a = h loc^T, b^2 = (h^2) (scale^2)^T, and the parts p are the weight and a random bias. Only zeta has M draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError
+from mcrepar.families import noises
+from mcrepar.families.sums import FIRST_TWO
+from mcrepar.families.variates import Source
+from mcrepar.nn.latent import Latent
+from mcrepar.nn.module import BayesianModule
+
+LAWFUL = 30  # draws from which the means of Radial noise have a law with their own mean and covariance (D2 RQ)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one random tensor adds to the output: sqrt(square) * zeta.
+
+    Args:
+        square: b^2, in the shape of the output.
+        size: d of Radial noise over the tensor; 1 is Normal noise.
+    """
+
+    square: Tensor
+    size: int
+
+    @property
+    def spread(self) -> Tensor:
+        """b, with the gradient 0 where it vanishes."""
+        return self.square.clamp_min(torch.finfo(self.square.dtype).tiny).sqrt()
+
+    def draw(self, draws: int, source: Source) -> Tensor:
+        """zeta: N(0, 1), or |r| z / sqrt(|z|^2 + chi^2(d - O)) jointly over the outputs, rows being orthogonal."""
+        z = source.normal(draws, *self.square.shape)
+        if self.size == 1:
+            return z
+        rows, outputs = (*z.shape[:-1], 1), z.shape[-1]
+        square = z.square().sum(-1, keepdim=True)
+        if self.size > outputs:
+            square = square + source.gamma((self.size - outputs) / 2, *rows, scale=2.0, normal_from=1e3)
+        return z * (source.normal(*rows).abs() / square.sqrt())
+
+    def means(self, draws: int, source: Source) -> tuple[Tensor, Tensor]:
+        """mean zeta and mean zeta^2 over M >= LAWFUL draws, from their law: no work that grows with M."""
+        shape = self.square.shape
+        if self.size == 1:
+            options: dict[str, Any] = {"dtype": source.dtype, "device": source.device, "generator": source.generator}
+            t1, t2 = noises.Normal().draw_means(FIRST_TWO, draws, shape.numel(), **options)
+            return t1.view(shape), t2.view(shape)
+        alpha = (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)  # Dirichlet of all d coordinates
+        shares, rows = source.gamma(alpha, *shape, normal_from=15), (*shape[:-1], 1)
+        whole = shares.sum(-1, keepdim=True)
+        if self.size > shape[-1]:
+            whole = whole + source.gamma(alpha * (self.size - shape[-1]), *rows, normal_from=15)
+        square = source.gamma(draws / 2, *rows, scale=2 / draws, normal_from=1e3)
+        return source.normal(*shape, std=1 / math.sqrt(self.size * draws)), shares * (square / whole)
+
+
+@dataclass(frozen=True, eq=False)
+class Preactivation:
+    """The law of the last layer's output given its input: u = loc + sum of the parts.
+
+    Args:
+        loc: a, (batch, ..., outputs).
+        parts: one for independent Normal noise, one for every tensor of Radial noise.
+    """
+
+    loc: Tensor
+    parts: tuple[Part, ...]
+
+    def source(self, generator: torch.Generator | None) -> Source:
+        """Of random numbers."""
+        return Source(self.loc.dtype, self.loc.device, generator)
+
+    def draw(self, draws: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """zeta of every part, without a graph: (draws, *loc.shape) each."""
+        with torch.no_grad():
+            return [part.draw(draws, self.source(generator)) for part in self.parts]
+
+    def deviations(self, draws: int | None, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """mean_i (u_i - a) and mean_i (u_i - a)^2 over M draws, their expectations for None.
+
+        sum_p b_p t1_p and sum_p b_p^2 t2_p (+ 2 b_1 b_2 t12): linear in t, which has no graph.
+        """
+        if draws is None:
+            return torch.zeros_like(self.loc), sum((p.square / p.size for p in self.parts), torch.zeros_like(self.loc))
+        with torch.no_grad():
+            means, cross = self._means(draws, generator)
+        spreads = [part.spread for part in self.parts]
+        first, second = torch.zeros_like(self.loc), torch.zeros_like(self.loc)
+        for part, b, (t1, t2) in zip(self.parts, spreads, means, strict=True):
+            first, second = first + b * t1, second + part.square * t2
+        if cross is not None:
+            second = second + 2 * spreads[0] * spreads[1] * cross
+        return first, second
+
+    def _means(
+        self, draws: int, generator: torch.Generator | None
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """(mean zeta, mean zeta^2) of every part, and mean zeta_1 zeta_2."""
+        if draws >= LAWFUL:
+            source = self.source(generator)
+            means = [part.means(draws, source) for part in self.parts]
+            if len(means) == 1:
+                return means, None
+            deviation = 1 / math.sqrt(draws * math.prod(part.size for part in self.parts))
+            return means, source.normal(*self.loc.shape, std=deviation)  # uncorrelated with all the others
+        zetas = self.draw(draws, generator)
+        cross = (zetas[0] * zetas[1]).mean(0) if len(zetas) == 2 else None
+        return [(zeta.mean(0), zeta.square().mean(0)) for zeta in zetas], cross
+
+
+# ---- finding the layer
+
+
+def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[Any, Preactivation]:
+    """The output of a forward, and the law of that output given the input of the last dense layer.
+
+    Args:
+        owners: the Bayesian parts of the network.
+        run: the forward.
+    """
+    homes = {m: (owner, name) for owner in owners for name, m in owner.net.named_modules() if _dense(m)}
+    for owner in owners:
+        if owner.mode == "per_example" or owner._frozen() is not None:
+            what = "its layers run datum by datum" if owner.mode == "per_example" else "its weights are frozen"
+            raise MethodError("last_layer_draws", what, "forward='weights' or 'local', outside of frozen(...)")
+    seen: list[tuple[nn.Module, Tensor, Any]] = []
+
+    def keep(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        seen.append((layer, args[0], output))
+
+    with ExitStack() as stack:
+        for owner in owners:
+            stack.enter_context(owner._lock)  # a hook is seen by all threads
+        for layer in homes:
+            stack.callback(layer.register_forward_hook(keep).remove)
+        output = run()
+    if not seen or seen[-1][2] is not output:
+        raise MethodError(
+            "last_layer_draws",
+            "the network's output is not that of a dense layer (nn.Linear), as it is",
+            "last_layer_draws=None with draws=M, or a network that ends with nn.Linear",
+        )
+    layer, features, _ = seen[-1]
+    if sum(other is layer for other, _, _ in seen) > 1:
+        raise _refusal(homes[layer][1], "it is used more than once, so its input depends on its weights")
+    return output, preactivation(layer, features, *homes[layer])
+
+
+def _dense(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+
+
+def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, name: str) -> Preactivation:
+    """The law of a dense layer's output given its features, from the posteriors of its weight and bias."""
+    latents = {kind: _latent(owner, f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias")}
+    if not any(latents.values()):
+        raise _refusal(name, "neither its weight nor its bias is random")
+    with torch.autocast(features.device.type, enabled=False):
+        locs: dict[str, Any] = {k: getattr(layer, k) if q is None else q.loc for k, q in latents.items()}
+        h = features.to(locs["weight"].dtype)
+        loc, squares, sizes = F.linear(h, locs["weight"], locs["bias"]), [], []
+        for kind, latent in latents.items():
+            if latent is not None:
+                variance = torch.exp(2 * latent.log_scale)
+                squares.append(F.linear(h * h, variance) if kind == "weight" else variance.expand_as(loc))
+                noise = latent.posterior.noise
+                sizes.append(noise.size if isinstance(noise, noises.Radial) else 1)
+        if sizes == [1, 1]:  # a sum of independent Normals is one
+            squares, sizes = [squares[0] + squares[1]], [1]
+    return Preactivation(loc, tuple(Part(b2, d) for b2, d in zip(squares, sizes, strict=True)))
+
+
+def _latent(owner: BayesianModule, name: str) -> Latent | None:
+    for key, latent in owner._latents():
+        if name not in owner.names[key]:
+            continue
+        if len(owner.names[key]) > 1:
+            raise _refusal(name, f"it is tied to {', '.join(n for n in owner.names[key] if n != name)}")
+        form, noise = latent.options.posterior.form, latent.posterior.noise
+        if latent.loc is None or form.outer.name != "identity" or not isinstance(noise, noises.Normal | noises.Radial):
+            family = latent.options.posterior.name
+            raise _refusal(name, f"under its posterior {family!r} the output has no law that can be drawn at once")
+        return latent
+    return None
+
+
+def _refusal(name: str, why: str) -> MethodError:
+    instead = "draws=M, or a Normal or Radial posterior for a last layer of its own"
+    return MethodError(f"last_layer_draws with {name or 'the layer'}", why, instead)

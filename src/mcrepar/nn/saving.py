@@ -1,0 +1,210 @@
+"""A Bayesian network in a folder: tensors in safetensors, everything else in config.json, no code in either.
+
+`description` turns objects into data and back, `folder` writes and reads the two files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar import __version__
+from mcrepar.errors import McreparError, ParameterError
+from mcrepar.nn.description import (
+    Json,
+    Shelf,
+    describe_options,
+    describe_posterior,
+    describe_prior,
+    describe_tree,
+    options_from,
+    posterior_from,
+    prior_from,
+    tree_from,
+)
+from mcrepar.nn.folder import read, refuse, write
+from mcrepar.nn.forward import FORWARDS
+from mcrepar.nn.latent import Options
+from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.selection import Place, places
+
+KEYS = {"mcrepar", "torch", "forward", "posteriors", "priors", "random", "plain", "tied", "untrained", "calibration"}
+WRONG = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)  # of data of another form
+
+
+def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> None:
+    """Write a Bayesian network to a folder: parameters, buffers, families, priors, options and calibration batch.
+
+    load(folder, net) == bnn, bit by bit
+
+    Args:
+        bnn: made by `bayesian`, or a Bayesian layer.
+        folder: made where it does not exist; a network saved there before is replaced in one step, by one writer at a
+            time, and other files in it are left alone.
+
+    >>> import tempfile
+    >>> from mcrepar import bayesian
+    >>> bnn = bayesian(nn.Linear(2, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(bnn, folder)
+    ...     same = load(folder, nn.Linear(2, 1))
+    >>> bool(same.kl() == bnn.kl())
+    True
+    """
+    if not isinstance(bnn, BayesianModule):
+        raise ParameterError(
+            f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
+        )
+    write(Path(folder), *_described(bnn))
+
+
+def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
+    """The Bayesian network that `save` wrote, around a network of the same architecture.
+
+    Args:
+        folder: written by `save`; a file that is foreign, damaged or of another version is refused, no code is run.
+        net: a plain network with the same names, shapes and dtypes; it is taken over, and left alone if refused.
+    """
+    folder = Path(folder)
+    if not isinstance(net, nn.Module):
+        refuse(folder, f"a {type(net).__name__} is no network", "the network that was given to bayesian")
+    if any(isinstance(module, BayesianModule) for module in net.modules()):
+        refuse(folder, f"the {type(net).__name__} is Bayesian already", "the network that was given to bayesian")
+    config, tensors = read(folder)
+    if set(config) != KEYS:
+        refuse(folder, f"its config.json has the wrong keys: {', '.join(sorted(set(config) ^ KEYS))}")
+    with _refusing(folder):
+        _check_net(folder, config, net)
+        device = next((p.device for p in net.parameters()), torch.device("cpu"))
+        shelf = Shelf({name: t.to(device) for name, t in _under("shelf.", tensors).items()})
+        chosen = _chosen(config, shelf, net)
+        with _left_alone(chosen):
+            bnn = BayesianModule(net, chosen, config["forward"])
+            _fill(bnn, config, tensors, shelf)
+    return bnn
+
+
+@contextlib.contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Data of another form than `save` writes becomes a refusal."""
+    try:
+        yield
+    except McreparError as error:
+        if error.asked.startswith("load("):
+            raise
+        raise type(error)(f"load({os.fspath(folder)!r}): {error.asked}", error.why, error.instead) from None
+    except WRONG as error:
+        refuse(folder, f"it does not hold what save writes ({type(error).__name__}: {error})")
+
+
+@contextlib.contextmanager
+def _left_alone(chosen: list[tuple[Place, Options]]) -> Iterator[None]:
+    """A network that is refused late gets its own weights back."""
+    try:
+        yield
+    except BaseException:
+        for place, _ in chosen:
+            for owner, name in zip(place.owners, place.names, strict=True):
+                owner._parameters[name.rpartition(".")[2]] = place.parameter
+        raise
+
+
+def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]:
+    """What config.json says, and all tensors by unique names."""
+    shelf = Shelf()
+    latents = list(bnn._latents())
+    posteriors = {id(latent.options.posterior): latent.options.posterior for _, latent in latents}
+    priors = {id(latent.options.prior): latent.options.prior for _, latent in latents}
+    state = bnn.net.state_dict(keep_vars=True)
+    first: dict[int, str] = {}
+    tied = {name: kept for name, t in state.items() if (kept := first.setdefault(id(t), name)) != name}
+    plain = {name: t for name, t in state.items() if name not in tied}
+    for name, value in plain.items():
+        if not isinstance(value, Tensor):
+            raise ParameterError(
+                "save(bnn, folder)", f"{name} is a {type(value).__name__}", "a network of tensors only"
+            )
+    config = {
+        "mcrepar": __version__,
+        "torch": str(torch.__version__),
+        "forward": bnn.mode,
+        "posteriors": [describe_posterior(q, shelf) for q in posteriors.values()],
+        "priors": [describe_prior(p, shelf) for p in priors.values()],
+        "random": [
+            {
+                "names": list(bnn.names[key]),
+                **_aspects(latent.log_scale),
+                "posterior": list(posteriors).index(id(latent.options.posterior)),
+                "prior": list(priors).index(id(latent.options.prior)),
+                **describe_options(latent.options),
+            }
+            for key, latent in latents
+        ],
+        "plain": {name: _aspects(t) for name, t in plain.items()},
+        "tied": tied,
+        "untrained": [name for name, p in bnn.named_parameters() if not p.requires_grad],
+        "calibration": None if bnn.calibration.kept is None else describe_tree(bnn.calibration.kept, shelf),
+    }
+    named = {"net.": plain, "latents.": bnn.latents.state_dict(), "shelf.": shelf.tensors}
+    tensors = {prefix + name: t for prefix, group in named.items() for name, t in group.items()}
+    return config, {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+
+
+def _chosen(config: Mapping[str, Json], shelf: Shelf, net: nn.Module) -> list[tuple[Place, Options]]:
+    posteriors = [posterior_from(item, shelf) for item in config["posteriors"]]
+    priors = [prior_from(item, shelf) for item in config["priors"]]
+    found = {place.names: place for place in places(net)}
+    return [
+        (found[tuple(item["names"])], options_from(item, posteriors[item["posterior"]], priors[item["prior"]]))
+        for item in config["random"]
+    ]
+
+
+def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str, Tensor], shelf: Shelf) -> None:
+    plain = _under("net.", tensors)
+    bnn.net.load_state_dict({**plain, **{name: plain[first] for name, first in config["tied"].items()}})
+    saved, present = _under("latents.", tensors), bnn.latents.state_dict()
+    for name, tensor in present.items():
+        if name in saved and saved[name].dtype != tensor.dtype:
+            raise TypeError(f"{name} is {saved[name].dtype}, not {tensor.dtype}")
+    bnn.latents.load_state_dict(saved)
+    if config["calibration"] is not None:
+        args, kwargs = tree_from(config["calibration"], shelf)
+        bnn.calibrate(*args, **kwargs)
+    untrained = set(config["untrained"])
+    for name, parameter in bnn.named_parameters():
+        parameter.requires_grad_(name not in untrained)
+
+
+def _check_net(folder: Path, config: Mapping[str, Json], net: nn.Module) -> None:
+    """Say which tensor of the network is not the saved one."""
+    if config["forward"] not in FORWARDS:
+        raise ValueError(f"forward={config['forward']!r}")
+    ties = {name: list(place.names) for place in places(net) for name in place.names}
+    random = {name: item for item in config["random"] for name in item["names"]}
+    tied = {name: config["plain"][first] for name, first in config["tied"].items()}
+    saved, present = {**config["plain"], **tied, **random}, net.state_dict()
+    kind, instead = type(net).__name__, "a network of the architecture that was saved"
+    for name in [*(n for n in saved if n not in present), *(n for n in present if n not in saved)]:
+        side = f"the {kind} has no" if name in saved else "what was saved has no"
+        refuse(folder, f"{side} {name!r}", instead)
+    for name, item in saved.items():
+        there, here = {key: item[key] for key in ("shape", "dtype")}, _aspects(present[name])
+        if there != here:
+            texts = [f"{a['dtype']} of {tuple(a['shape'])}" for a in (there, here)]
+            refuse(folder, f"{name!r} was saved as {texts[0]}, and the {kind} has {texts[1]}", instead)
+        if name in random and ties.get(name) != item["names"]:
+            refuse(folder, f"{' = '.join(item['names'])} are not one tensor in the {kind}", instead)
+
+
+def _aspects(tensor: Tensor) -> dict[str, Json]:
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,318 @@
+"""Prediction: many draws of the weights, each of them over all of x, become means, spreads, entropies and votes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
+
+LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}
+MAX_BYTES = 2**30
+Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """What the draws say of classes, the class dimension being 1.
+
+    Args:
+        probs: the mean probabilities, (data, classes, ...).
+        votes: the number of draws whose most probable class it is, (data, classes, ...).
+        expected_entropy: the mean of the draws' entropies, (data, ...), in nats.
+    """
+
+    probs: Tensor
+    votes: Tensor
+    expected_entropy: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The law of y given x, averaged over draws of the weights; made by `predict`.
+
+    Var y = aleatoric + epistemic = E Var[y | W] + Var E[y | W]
+
+    Args:
+        draws: the number of draws of the weights.
+        mean: E y, (data, ...): the network's output without a likelihood, probabilities for classes.
+        aleatoric: the mean over draws of the variance of y given the weights; 0 without a likelihood.
+        epistemic: the variance over draws of the mean of y given the weights.
+        likelihood: of y given the output; None takes the output itself for y.
+        kept: the means of all draws, (draws, data, ...), or None where they would have passed `max_bytes`.
+        noise: the variances of y for all draws, likewise.
+        classes: probabilities and votes, for a likelihood of classes.
+    """
+
+    draws: int
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    likelihood: Likelihood | None = None
+    kept: Tensor | None = field(default=None, repr=False)
+    noise: Tensor | None = field(default=None, repr=False)
+    classes: Classes | None = field(default=None, repr=False)
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of y, sqrt(aleatoric + epistemic)."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    @property
+    def samples(self) -> Tensor:
+        """The mean of y for every draw, (draws, data, ...)."""
+        if self.kept is None:
+            raise MethodError(
+                "the samples of a prediction",
+                f"{self.draws} draws of {tuple(self.mean.shape)} passed max_bytes, only their statistics remain",
+                "predict(..., max_bytes=...) with a larger bound, fewer draws, or a part of x",
+            )
+        return self.kept
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds y with this probability: quantiles of the mixture of all draws.
+
+        mean_k Phi((bound - mean_k) / std_k) = (1 -+ level) / 2 with a Normal likelihood, quantiles of samples without
+        """
+        if not 0 < level < 1:
+            raise ParameterError(f"interval({level})", "it is not a probability between 0 and 1", "interval(0.9)")
+        if self.likelihood is not None and not isinstance(self.likelihood, Normal):
+            kind = type(self.likelihood).__name__
+            raise MethodError(f"the interval of a {kind} y", "its y is not Normal given the weights", "mean and std")
+        lower, upper = (_quantile(self.samples, self.noise, (1 + sign * level) / 2) for sign in (-1, 1))
+        return lower, upper
+
+    @property
+    def probs(self) -> Tensor:
+        """The mean probabilities of the classes, (data, classes, ...); two classes for Bernoulli."""
+        return self._of_classes.probs
+
+    @property
+    def votes(self) -> Tensor:
+        """How many draws vote for each class, (data, classes, ...)."""
+        return self._of_classes.votes
+
+    @property
+    def label(self) -> Tensor:
+        """The class that most draws vote for; among equals the one with the largest mean probability."""
+        most = self.votes == self.votes.amax(1, keepdim=True)
+        return torch.where(most, self.probs, -1.0).argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """-sum_c p_c log p_c of the mean probabilities, in nats: the whole uncertainty."""
+        entropy: Tensor = torch.special.entr(self.probs).sum(1)
+        return entropy
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """The mean of the draws' entropies, in nats: what remains if the weights were known."""
+        return self._of_classes.expected_entropy
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """entropy - expected_entropy, in nats: what knowing the weights would tell."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The share of draws that vote for the predicted class (the paper's confidence)."""
+        return self.votes.amax(1) / self.draws
+
+    def confident(self, level: float = 0.9) -> Tensor:
+        """The mask of the confidence set: confidence >= level."""
+        return self.votes.amax(1) >= level * self.draws - 1e-9  # whole numbers: 9 of 10 draws are 0.9
+
+    @property
+    def _of_classes(self) -> Classes:
+        if self.classes is None:
+            raise MethodError(
+                "classes of a prediction", "its y is not a class", "predict(..., likelihood='categorical')"
+            )
+        return self.classes
+
+
+def predict(
+    bnn: nn.Module,
+    x: Any,
+    draws: int = 100,
+    batch_size: int = 256,
+    likelihood: Likelihood | str | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    *,
+    output: Output = None,
+    max_bytes: int = MAX_BYTES,
+) -> Prediction:
+    """The predictive law of a Bayesian network, in eval mode, without gradients.
+
+    p(y | x) = mean_k p(y | x, W_k), one draw W_k (with norm statistics of its own) serving all of x
+
+    Args:
+        bnn: a Bayesian network, or an ordinary one that contains Bayesian layers.
+        x: a tensor, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable of
+            batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
+        draws: the number of draws of the weights.
+        batch_size: how many data go through the network at once.
+        likelihood: of y: an object or "categorical", "bernoulli", "normal". None takes the outputs themselves for y
+            (regression without noise); classification must be asked for.
+        generator: the source of the draws; None is the default RNG.
+        progress: show a bar, where rich is installed.
+        output: what to take of a network that returns more than a tensor: an index, a key or a function.
+        max_bytes: up to which the samples are kept, on the CPU; beyond it running statistics only.
+
+    >>> from mcrepar import bayesian
+    >>> bnn = bayesian(nn.Linear(2, 3))
+    >>> p = predict(bnn, torch.zeros(5, 2), draws=10, likelihood="categorical")
+    >>> p.probs.shape, p.label.shape, p.confident(0.9).dtype
+    (torch.Size([5, 3]), torch.Size([5]), torch.bool)
+    """
+    parts = [module for module in bnn.modules() if isinstance(module, BayesianModule)]
+    if not parts:
+        raise ParameterError(f"predict({type(bnn).__name__})", "no part of it is Bayesian", "mcrepar.bayesian(net)")
+    _check_counts(draws=draws, batch_size=batch_size)
+    law = _law(likelihood)
+    device = next((p.device for p in bnn.parameters()), torch.device("cpu"))
+    batches = Batches(x, batch_size, device)
+    tally: _Tally | None = None
+    with evaluating(bnn), torch.no_grad():
+        for _ in _shown(draws, progress):
+            with contextlib.ExitStack() as stack:
+                if isinstance(bnn, BayesianModule):
+                    call: Callable[..., Any] = partial(bnn.run, bnn.complete(bnn.draw(generator)))
+                else:
+                    call = bnn
+                    for part in parts:
+                        stack.enter_context(part.frozen(part.draw(generator)))
+                rows = [_read(law, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
+            if not rows:
+                raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one datum")
+            draw = tuple(torch.cat(column) for column in zip(*rows, strict=True))
+            tally = tally or _Tally(draws, law, max_bytes, draw)
+            tally.add(draw)
+    assert tally is not None
+    return tally.prediction()
+
+
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
+            raise ParameterError(f"predict(..., {name}={count!r})", "it is no positive whole number", f"{name}=100")
+
+
+def _law(likelihood: Likelihood | str | None) -> Likelihood | None:
+    if likelihood is None or isinstance(likelihood, Likelihood):
+        return likelihood
+    if likelihood not in LIKELIHOODS:
+        known = " or ".join(map(repr, LIKELIHOODS))
+        raise ParameterError(f"predict(..., likelihood={likelihood!r})", "there is no such likelihood", known)
+    return LIKELIHOODS[likelihood]()
+
+
+class _Tally:
+    """Running statistics of the draws in float64, and the samples while they fit.
+
+    Args:
+        draws: how many will come.
+        law: the likelihood.
+        max_bytes: up to which samples are kept.
+        rows: those of the first draw, for their shapes.
+    """
+
+    def __init__(self, draws: int, law: Likelihood | None, max_bytes: int, rows: Rows) -> None:
+        mean, _, *probs = rows
+        self.law, self.count = law, 0
+        self.dtype = torch.promote_types(mean.dtype, torch.float32)
+        self.mean, self.squares, self.aleatoric = (torch.zeros_like(mean, dtype=torch.float64) for _ in range(3))
+        noisy = isinstance(law, Normal)  # its interval needs the noise of every draw
+        fits = draws * mean.nbytes * (2 if noisy else 1) <= max_bytes
+        self.kept = mean.new_empty((draws, *mean.shape)) if fits else None
+        self.noise = mean.new_empty((draws, *mean.shape)) if fits and noisy else None
+        for p in probs:
+            self.probs = torch.zeros_like(p, dtype=torch.float64)
+            self.votes = torch.zeros_like(p, dtype=torch.int64)
+            self.expected = self.probs.sum(1)
+
+    def add(self, rows: Rows) -> None:
+        """One draw of all data."""
+        mean, noise, *probs = rows
+        if mean.shape != self.mean.shape:
+            shapes = f"one draw gave {tuple(self.mean.shape)} and another {tuple(mean.shape)}"
+            raise ParameterError("predict(bnn, x)", shapes, "an x of fixed length")
+        for store, column in ((self.kept, mean), (self.noise, noise)):
+            if store is not None:
+                store[self.count] = column
+        self.count += 1
+        deviation = mean.double() - self.mean
+        self.mean += deviation / self.count
+        self.squares += deviation * (mean.double() - self.mean)
+        self.aleatoric += (noise.double() - self.aleatoric) / self.count
+        for p in probs:
+            self.probs += (p.double() - self.probs) / self.count
+            vote = p.argmax(1, keepdim=True)
+            self.votes.scatter_add_(1, vote, torch.ones_like(vote))
+            self.expected += (torch.special.entr(p.double()).sum(1) - self.expected) / self.count
+
+    def prediction(self) -> Prediction:
+        """What remains of the draws."""
+        wrong = ~self.mean.isfinite().reshape(len(self.mean), -1).all(1)
+        if bool(wrong.any()):
+            first, count = int(wrong.nonzero()[0]), int(wrong.sum())
+            why = f"the output is not finite for {count} of {len(wrong)} data, the first being {first}"
+            raise ParameterError("predict(bnn, x)", why, "an x without NaN, or look at the weights")
+        classes = None
+        if isinstance(self.law, Categorical | Bernoulli):
+            classes = Classes(self.probs.to(self.dtype), self.votes, self.expected.to(self.dtype))
+        mean, aleatoric, epistemic = (t.to(self.dtype) for t in (self.mean, self.aleatoric, self.squares / self.count))
+        return Prediction(self.count, mean, aleatoric, epistemic, self.law, self.kept, self.noise, classes)
+
+
+def _read(law: Likelihood | None, out: Tensor) -> Rows:
+    """Mean and variance of y, and the probabilities of classes, (data, classes, ...), on the CPU."""
+    if law is None:
+        return out.cpu(), torch.zeros_like(out, device="cpu")
+    columns = [law.mean(out), law.aleatoric(out)]
+    if isinstance(law, Categorical):
+        columns.append(columns[0])
+    elif isinstance(law, Bernoulli):
+        yes = law.probs(out)
+        columns.append(torch.stack([1 - yes, yes], 1))
+    return tuple(column.cpu() for column in columns)
+
+
+def _quantile(samples: Tensor, noise: Tensor | None, p: float) -> Tensor:
+    """The p-quantile over dimension 0: of the samples, or of the mixture of Normals around them."""
+    means = samples.double()
+    if noise is None:
+        ordered, place = means.sort(0).values, p * (len(means) - 1)
+        before, after = math.floor(place), math.ceil(place)
+        value: Tensor = torch.lerp(ordered[before], ordered[after], place - before)
+    else:
+        std = noise.double().sqrt()
+        ends = means + std * torch.special.ndtri(torch.tensor(p, dtype=torch.float64))
+        low, high = ends.amin(0), ends.amax(0)  # the mixture's quantile lies between those of its parts
+        for _ in range(60):
+            value = (low + high) / 2
+            below = torch.special.ndtr((value - means) / std).mean(0) < p
+            low, high = torch.where(below, value, low), torch.where(below, high, value)
+    return value.to(torch.promote_types(samples.dtype, torch.float32))
+
+
+def _shown(draws: int, progress: bool) -> Iterable[int]:
+    if progress:
+        with contextlib.suppress(ImportError):
+            from rich.progress import track
+
+            return track(range(draws), description="draws")
+    return range(draws)

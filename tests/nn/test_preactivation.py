@@ -1,0 +1,219 @@
+"""The law of the last layer's output: found by a forward, drawn as the weights would be (|z| > 5 by chance: 6e-7)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import seeded, z_score
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar.errors import MethodError
+from mcrepar.families.variates import Source
+from mcrepar.likelihoods import Normal
+from mcrepar.nn.preactivation import Part, Preactivation, capture
+from mcrepar.objective import elbo
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def layer(posterior: str = "normal", inputs: int = 4, outputs: int = 3, **options: Any) -> mcrepar.BayesianModule:
+    torch.manual_seed(0)
+    bias = options.pop("bias", True)
+    return mcrepar.bayesian(nn.Linear(inputs, outputs, bias).double(), posterior, start_std=0.8, **options)
+
+
+def law_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
+    return capture([bnn], lambda: bnn(x))[1]
+
+
+CASES = {
+    "normal": {},
+    "radial": {"posterior": "radial"},
+    "radial without bias": {"posterior": "radial", "bias": False},
+    "mixed": {"posterior": "radial", "overrides": {"bias": {"posterior": "normal"}}},
+    "fixed bias": {"posterior": "radial", "select": "weight"},
+    "random bias only": {"select": "bias"},
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
+def test_draws_are_those_of_the_weights(options):
+    """Means, squares and products of squares of the outputs at one input, from 20000 draws and 2000 of the weights."""
+    bnn, x, count = layer(**options), randn(1, 4), 20_000
+    law = law_of(bnn, x)
+    zetas = law.draw(count, seeded(1))
+    fast = law.loc + sum(p.spread * zeta for p, zeta in zip(law.parts, zetas, strict=True))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        slow = torch.stack([bnn(x) for _ in range(count // 10)])
+    for statistic in (lambda u: u, lambda u: u * u, lambda u: u[:, :1] ** 2 * u[:, 1:] ** 2):
+        a, b = (statistic((u - law.loc).detach()[:, 0]) for u in (fast, slow))
+        error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
+        assert ((a.mean(0) - b.mean(0)).abs() < 5 * error).all()
+    deviations = (fast - law.loc).detach().square()
+    assert (z_score(deviations, law.deviations(None)[1].detach()).abs() < 5).all()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 400])
+def test_radial_draws_have_their_moments(size):
+    part = Part(torch.ones(20_000, min(3, size)).double(), size)
+    zeta = part.draw(1, Source(torch.float64, "cpu", seeded(0)))[0]
+    assert (z_score(zeta, 0.0).abs() < 5).all()
+    assert (z_score(zeta.square(), 1 / size).abs() < 5).all()
+    assert (z_score(zeta**4, 9 / (size * (size + 2))).abs() < 5).all()
+    if size > 1:
+        assert z_score((zeta[:, 0] * zeta[:, 1]).square(), 3 / (size * (size + 2))).abs() < 5
+
+
+@pytest.mark.parametrize("draws", [30, 1000])
+@pytest.mark.parametrize("size", [1, 3, 7, 400])
+def test_means_have_the_mean_and_covariance_of_averaged_draws(size, draws):
+    part = Part(torch.ones(20_000, min(3, size)).double(), size)
+    t1, t2 = part.means(draws, Source(torch.float64, "cpu", seeded(0)))
+    m2, m4, m22 = 1 / size, 9 / (size * (size + 2)), 3 / (size * (size + 2))
+    assert (z_score(t1, 0.0).abs() < 5).all()
+    assert (z_score(t2, m2).abs() < 5).all()
+    assert (z_score(t1.square(), m2 / draws).abs() < 5).all()
+    assert (z_score((t2 - m2).square(), (m4 - m2**2) / draws).abs() < 5).all()
+    assert (z_score(t1 * (t2 - m2), 0.0).abs() < 5).all()
+    if size > 1:
+        assert z_score((t2[:, 0] - m2) * (t2[:, 1] - m2), (m22 - m2**2) / draws).abs() < 5
+
+
+@pytest.mark.parametrize("draws", [1, 5, 30, 1000])
+@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
+def test_deviations_have_their_expectations_and_variance(options, draws):
+    """Under any M: E mean (u - a) = 0 with the variance b^2 / M, E mean (u - a)^2 = b^2 E zeta^2."""
+    bnn = layer(**options)
+    law = law_of(bnn, randn(1, 4).expand(8000, 4))
+    first, second = (t.detach() for t in law.deviations(draws, seeded(3)))
+    expected = law.deviations(None)[1].detach()[0]
+    assert (z_score(first, 0.0).abs() < 5).all()
+    assert (z_score(first.square(), expected / draws).abs() < 5).all()
+    assert (z_score(second, expected).abs() < 5).all()
+
+
+def test_the_exact_square_deviation_of_several_radial_parts():
+    bnn, x = layer("radial"), randn(2, 4)
+    weight, bias = bnn.latents["weight"], bnn.latents["bias"]
+    expected = x.square() @ weight.log_scale.exp().square().T / 12 + bias.log_scale.exp().square() / 3
+    torch.testing.assert_close(law_of(bnn, x).deviations(None)[1], expected)
+
+
+def test_the_paper_s_variance_with_its_first_term_divided_by_m():
+    """Var(mean_i u w_i) = V(w) E[u^2] / M + V(u) E[w]^2 for features u and M draws of the last weights w.
+
+    20000 data with draws of their own (forward="local"); z of the sample variance for three M.
+    """
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
+    bnn = mcrepar.bayesian(plain, "normal", forward="local")
+    (u, su), (w, sw) = (1.5, 0.6), (-0.8, 0.7)
+    with torch.no_grad():
+        for key, loc, scale in (("0/weight", u, su), ("1/weight", w, sw)):
+            bnn.latents[key].loc.fill_(loc)
+            bnn.latents[key].log_scale.fill_(math.log(scale))
+    torch.manual_seed(1)
+    law = law_of(bnn, torch.ones(20_000, 1).double())
+    for draws in (1, 4, 100):
+        mean = (law.loc + law.deviations(draws, seeded(10 + draws))[0]).detach()
+        expected = sw**2 * (u**2 + su**2) / draws + su**2 * w**2
+        assert z_score((mean - u * w).square(), expected).abs() < 5
+
+
+def test_dead_features_have_a_finite_gradient():
+    bnn = layer(bias=False)
+    law = law_of(bnn, torch.zeros(2, 4).double())
+    first, second = law.deviations(3, seeded(0))
+    (first.sum() + second.sum()).backward()
+    assert all(latent.log_scale.grad.isfinite().all() for latent in bnn.latents.values())
+
+
+# ---- finding it
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x).relu())
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x.long().clamp(0, 4)[:, 0]))
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"out": self.layer(x)}
+
+
+def test_the_last_layer_is_the_one_whose_output_is_returned():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.BatchNorm1d(6))
+    plain = nn.Sequential(body, nn.Linear(6, 2), nn.Identity()).double()
+    bnn, x = mcrepar.bayesian(plain, posterior="normal"), randn(5, 4)
+    with bnn.frozen("mean"):
+        expected = bnn(x)
+    law = law_of(bnn, x)
+    assert law.loc.shape == expected.shape
+    assert len(law.parts) == 1
+    assert not any(m._forward_hooks for m in bnn.modules())
+
+
+def test_a_sequence_is_many_rows():
+    bnn, x = layer(), randn(2, 5, 4)
+    law, flat = law_of(bnn, x), law_of(bnn, x.flatten(0, 1))
+    torch.testing.assert_close(law.loc.flatten(0, 1), flat.loc)
+    torch.testing.assert_close(law.parts[0].square.flatten(0, 1), flat.parts[0].square)
+
+
+def plain(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), *layers)
+
+
+NOT_DENSE = "not that of a dense layer"
+REFUSED = {
+    "activation": (plain(nn.ReLU()), {}, NOT_DENSE),
+    "convolution": (nn.Conv1d(3, 2, 1), {}, NOT_DENSE),
+    "dictionary": (Named(), {}, NOT_DENSE),
+    "shared": (Twice(), {}, "layer: it is used more than once"),
+    "tied": (Tied(), {}, "head.weight: it is tied to embedding.weight"),
+    "laplace": (plain(), {"posterior": "laplace"}, "under its posterior 'laplace' the output has no law"),
+    "lognormal": (plain(), {"posterior": "lognormal", "signs": "keep", "prior": "lognormal"}, "'lognormal'"),
+    "fixed": (plain(nn.Tanh(), nn.Linear(3, 2)), {"select": "0.*"}, "2: neither its weight nor its bias is random"),
+    "per_example": (plain(), {"forward": "per_example"}, "datum by datum"),
+}
+
+
+@pytest.mark.parametrize(("net", "options", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_refused(net, options, message):
+    bnn = mcrepar.bayesian(net, **options)
+    x = torch.zeros(4, 3, 1) if isinstance(net, nn.Conv1d) else torch.zeros(4, 3)
+    with pytest.raises(MethodError, match=message):
+        elbo(bnn, Normal(), x, torch.zeros(4, 3), data_size=4, last_layer_draws=10)
+    assert not any(m._forward_hooks for m in bnn.modules())
+
+
+def test_frozen_weights_are_refused():
+    bnn = layer()
+    with bnn.frozen("mean"), pytest.raises(MethodError, match="its weights are frozen; use"):
+        law_of(bnn, randn(1, 4))

@@ -1,0 +1,139 @@
+"""Likelihoods against torch.distributions, and everything they refuse (float64)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import distributions as td
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def classes(count: int, *shape: int) -> torch.Tensor:
+    return torch.randint(count, shape, generator=seeded(1))
+
+
+@pytest.mark.parametrize("positions", [(), (6,), (2, 3, 4)], ids=["label", "sequence", "volume"])
+def test_categorical_is_that_of_torch(positions):
+    output, y = 3 * randn(5, 7, *positions), classes(7, 5, *positions)
+    Categorical().check(output, y)
+    reference = td.Categorical(logits=output.movedim(1, -1))
+    expected = reference.log_prob(y).reshape(5, -1).sum(1)
+    torch.testing.assert_close(Categorical().log_prob(output, y), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(Categorical().mean(output), reference.probs.movedim(-1, 1))
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1), (5, 3, 8, 8)], ids=str)
+@pytest.mark.parametrize("soft", [False, True])
+def test_bernoulli_is_that_of_torch(shape, soft):
+    output = 5 * randn(*shape)
+    y = randn(*shape, seed=1).sigmoid() if soft else classes(2, *shape).double()
+    Bernoulli().check(output, y)
+    reference = td.Bernoulli(logits=output, validate_args=False)
+    expected = reference.log_prob(y).reshape(5, -1).sum(1)
+    torch.testing.assert_close(Bernoulli().log_prob(output, y), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(Bernoulli().aleatoric(output), reference.variance)
+    assert torch.equal(Bernoulli().probs(output), Bernoulli().mean(output))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_bernoulli_takes_any_zeros_and_ones(dtype):
+    output, y = randn(4, 2), classes(2, 4, 2)
+    Bernoulli().check(output, y.to(dtype))
+    assert torch.equal(Bernoulli().log_prob(output, y.to(dtype)), Bernoulli().log_prob(output, y.double()))
+
+
+@pytest.mark.parametrize("kind", [0.3, "learned", "heteroscedastic"])
+def test_normal_is_that_of_torch(kind):
+    likelihood, output = Normal(kind), randn(5, 2, 6)
+    if likelihood.log_scale is not None:
+        torch.nn.init.constant_(likelihood.log_scale, -0.5)
+    mean, scale = {
+        0.3: (output, torch.tensor(0.3, dtype=torch.float64)),
+        "learned": (output, torch.tensor(-0.5).double().exp()),
+        "heteroscedastic": (output[..., :3], output[..., 3:].exp()),
+    }[kind]
+    y = randn(*mean.shape, seed=1)
+    likelihood.check(output, y)
+    reference = td.Normal(mean, scale)
+    expected = reference.log_prob(y).reshape(5, -1).sum(1)
+    torch.testing.assert_close(likelihood.log_prob(output, y), expected, atol=1e-12, rtol=1e-12)
+    assert torch.equal(likelihood.mean(output), mean)
+    torch.testing.assert_close(likelihood.aleatoric(output), reference.variance.expand_as(mean))
+
+
+def test_a_learned_scale_finds_the_spread_of_the_residuals():
+    likelihood, y = Normal("learned").double(), 2.5 * randn(200, 3)
+    optimizer = torch.optim.LBFGS(likelihood.parameters(), line_search_fn="strong_wolfe", max_iter=50)
+
+    def loss():
+        optimizer.zero_grad()
+        value = -likelihood.log_prob(torch.zeros_like(y), y).mean()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    assert math.isclose(float(likelihood.log_scale.detach().exp()), float(y.square().mean().sqrt()), rel_tol=1e-6)
+
+
+def test_an_autoencoder_has_its_input_as_y():
+    x = randn(4, 1, 6, 6).sigmoid()
+    for likelihood in (Bernoulli(), Normal()):
+        likelihood.check(randn(4, 1, 6, 6, seed=1), x)
+        assert likelihood.log_prob(randn(4, 1, 6, 6, seed=1), x).shape == (4,)
+
+
+NAN = torch.tensor([[0.0], [math.nan]], dtype=torch.float64)
+REFUSED: list[tuple[Likelihood, object, object, str]] = [
+    (Categorical(), randn(2, 3), torch.tensor([0, 3]), "y lies between 0 and 3, and there are 3 classes; use 0 to 2"),
+    (Categorical(), randn(2, 3), torch.tensor([-1, 0]), "y lies between -1 and 0"),
+    (Categorical(), randn(2, 3), torch.zeros(2), "y has dtype torch.float32; use class numbers"),
+    (Categorical(), randn(2, 3), torch.zeros(2, dtype=torch.bool), "y has dtype torch.bool"),
+    (Categorical(), randn(2, 3), torch.zeros(2, 1, dtype=torch.long), r"shape \(2, 1\), and the output \(2, 3\)"),
+    (Categorical(), randn(2, 3, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.long), r"a y of shape \(2, 4, 4\)"),
+    (Categorical(), randn(2), torch.zeros(2, dtype=torch.long), r"an output of \(batch, classes, ...\)"),
+    (Bernoulli(), randn(2, 1), torch.zeros(2), r"shape \(2,\), and the output \(2, 1\); use a y of shape \(2, 1\)"),
+    (Bernoulli(), randn(2, 1), torch.tensor([[0.0], [2.0]]), "y lies between 0 and 2; use values between 0 and 1"),
+    (Bernoulli(), randn(2, 1), NAN, r"y is NaN at \(1, 0\), one of 1"),
+    (Normal(), randn(2, 1), NAN, r"y is NaN at \(1, 0\)"),
+    (Normal(), randn(2, 1), torch.zeros(2), r"y.reshape\(2, 1\)"),
+    (Normal(), randn(2, 1), torch.zeros(2, 1, dtype=torch.long), "y has dtype torch.int64"),
+    (Normal("heteroscedastic"), randn(2, 2), torch.zeros(2, 2), r"a y of shape \(2, 1\)"),
+    (Normal("heteroscedastic"), randn(2, 3), torch.zeros(2, 1), "without halves"),
+    (Normal(), (randn(2, 1), 0), torch.zeros(2, 1), "output is a tuple; use a tensor"),
+    (Normal(), randn(2, 1), [[0.0], [0.0]], "y is a list"),
+    (Normal(), torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 1), "output has dtype torch.int64"),
+    (Normal(), torch.tensor(0.0), torch.tensor(0.0), "without a batch"),
+    (Normal(), torch.zeros(0, 1), torch.zeros(0, 1), "without a batch"),
+    (Normal(), randn(2, 1), torch.zeros(2, 1, device="meta"), "y on meta; use one device"),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "output", "y", "message"), REFUSED, ids=[r[3][:40] for r in REFUSED])
+def test_refused(likelihood, output, y, message):
+    with pytest.raises(ParameterError, match=message):
+        likelihood.check(output, y)
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, math.nan, math.inf, True, "fixed", None])
+def test_a_scale_is_a_positive_number_or_a_word(scale):
+    with pytest.raises(ParameterError, match="'learned' or 'heteroscedastic'"):
+        Normal(scale)
+
+
+def test_a_normal_y_has_no_classes():
+    with pytest.raises(MethodError, match="probs of Normal: its y is not a class; use mean"):
+        Normal().probs(randn(2, 1))
+
+
+def test_reprs():
+    assert repr(Normal(0.5)) == "Normal(scale=0.5)"
+    assert repr(Normal("learned")) == "Normal(scale='learned')"

@@ -1,0 +1,354 @@
+"""elbo = nll + beta KL / N: its parts, its gradients, its refusals, a known answer; and the schedules of beta."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar.errors import McreparError, MethodError, ParameterError
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.nn.preactivation import capture
+from mcrepar.objective import elbo, kl_weight
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def net(outputs: int = 2, **options: Any) -> mcrepar.BayesianModule:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
+    return mcrepar.bayesian(plain, **({"posterior": "normal", "start_std": 0.5} | options))
+
+
+def gradients(bnn: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(bnn.parameters())))
+
+
+# ---- the parts
+
+
+def test_the_parts_add_up():
+    bnn, x, y = net(), randn(4, 3), randn(4, 2, seed=1)
+    e = elbo(bnn, Normal(0.5), x, y, data_size=100, beta=0.25, generator=seeded(7))
+    output = bnn.run(bnn.draw(seeded(7)), x)
+    expected = -torch.distributions.Normal(output, 0.5).log_prob(y).sum(1).mean()
+    torch.testing.assert_close(e.nll, expected)
+    torch.testing.assert_close(e.kl, mcrepar.kl(bnn))
+    torch.testing.assert_close(e.loss, e.nll + 0.25 * e.kl / 100)
+
+
+@pytest.mark.parametrize("last_layer_draws", [None, 1, 50])
+def test_k_draws_have_the_mean_gradient_of_single_ones(last_layer_draws):
+    bnn, x, y = net(), randn(4, 3), randn(4, 2, seed=1)
+    options: dict[str, Any] = {"data_size": 10, "last_layer_draws": last_layer_draws}
+    together = gradients(bnn, elbo(bnn, Normal(), x, y, draws=3, generator=seeded(5), **options).loss)
+    generator = seeded(5)
+    single = [gradients(bnn, elbo(bnn, Normal(), x, y, generator=generator, **options).loss) for _ in range(3)]
+    for whole, *parts in zip(together, *single, strict=True):
+        torch.testing.assert_close(whole, sum(parts) / 3, atol=1e-13, rtol=1e-11)
+
+
+def test_two_forwards_and_one_backward_are_the_sum_of_two():
+    bnn, x, y = net(), randn(4, 3), randn(4, 2, seed=1)
+    losses = [elbo(bnn, Normal(), x, y, data_size=10, generator=seeded(k)).loss for k in (1, 2)]
+    both = gradients(bnn, losses[0] + losses[1])
+    again = [gradients(bnn, elbo(bnn, Normal(), x, y, data_size=10, generator=seeded(k)).loss) for k in (1, 2)]
+    for whole, first, second in zip(both, *again, strict=True):
+        torch.testing.assert_close(whole, first + second)
+
+
+def test_a_generator_decides_everything_and_leaves_the_default_alone():
+    bnn, x, y = net(kl_method="repar", n_mc_iter=10), randn(4, 3), randn(4, 2)
+    state = torch.random.get_rng_state()
+    values = [elbo(bnn, Normal(), x, y, data_size=10, generator=seeded(s), last_layer_draws=5).loss for s in (1, 1, 2)]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert values[0] == values[1] != values[2]
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.layer(a * b)
+
+
+@pytest.mark.parametrize("form", [tuple, list, lambda pair: dict(zip("ab", pair, strict=True))])
+def test_an_input_is_a_tensor_arguments_or_keywords(form):
+    bnn, pair, y = mcrepar.bayesian(TwoInputs().double()), (randn(4, 3), randn(4, 3, seed=1)), randn(4, 2)
+    with bnn.frozen("mean"):
+        e = elbo(bnn, Normal(), form(pair), y, data_size=4)
+        expected = -Normal().log_prob(bnn(*pair), y).mean()
+    assert e.nll == expected
+
+
+@pytest.mark.parametrize("forward", ["weights", "local", "flipout", "per_example"])
+@pytest.mark.parametrize(
+    ("likelihood", "y"),
+    [
+        (Normal(), torch.zeros(4, 2).double()),
+        (Normal("heteroscedastic"), torch.zeros(4, 1).double()),
+        (Bernoulli(), torch.ones(4, 2)),
+        (Categorical(), torch.tensor([0, 1, 1, 0])),
+    ],
+    ids=["normal", "heteroscedastic", "bernoulli", "categorical"],
+)
+def test_every_likelihood_under_every_forward(forward, likelihood, y):
+    bnn = net(forward=forward)
+    for grad in gradients(bnn, elbo(bnn, likelihood, randn(4, 3), y, data_size=4, draws=2).loss):
+        assert grad.isfinite().all()
+        assert (grad != 0).any()
+
+
+def test_half_precision_outputs_have_a_precise_nll():
+    torch.manual_seed(0)
+    bnn, x, y = mcrepar.bayesian(nn.Linear(3, 5)), torch.randn(8, 3), torch.randint(5, (8,))
+    for options in ({}, {"last_layer_draws": 4}):
+        with torch.autocast("cpu", torch.bfloat16):
+            e = elbo(bnn, Categorical(), x, y, data_size=8, **options)
+        assert e.nll.dtype == e.loss.dtype == torch.float32
+        assert all(g.isfinite().all() for g in gradients(bnn, e.loss))
+
+
+def test_segmentation_and_autoencoders():
+    torch.manual_seed(0)
+    x = torch.rand(2, 1, 6, 6)
+    segmenter = mcrepar.bayesian(nn.Conv2d(1, 3, 3, padding=1))
+    assert elbo(segmenter, Categorical(), x, torch.randint(3, (2, 6, 6)), data_size=2).loss.isfinite()
+    coder = mcrepar.bayesian(nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(4, 1, 1)))
+    for likelihood in (Bernoulli(), Normal("learned")):
+        e = elbo(coder, likelihood, x, x, data_size=2)
+        e.loss.backward()
+        assert all(p.grad is not None for p in likelihood.parameters())
+
+
+def test_layers_put_together_by_hand():
+    first, second = (mcrepar.bayesian(nn.Linear(3, 3).double(), posterior="normal") for _ in range(2))
+    model, x, y = nn.Sequential(first, nn.ReLU(), second), randn(4, 3), randn(4, 3, seed=1)
+    e = elbo(model, Normal(), x, y, data_size=4, last_layer_draws="exact")
+    torch.testing.assert_close(e.kl, first.kl() + second.kl())
+    assert all((g != 0).any() for g in gradients(model, e.loss))
+
+
+def test_distributed_data_parallel(tmp_path):
+    bnn, x, y = net(), randn(4, 3), randn(4, 2, seed=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(bnn)
+        for options in ({"draws": 2}, {"last_layer_draws": 100}):
+            torch.manual_seed(1)
+            elbo(wrapped, Normal(), x, y, data_size=4, **options).loss.backward()
+            found = [p.grad.clone() for p in bnn.parameters()]
+            torch.manual_seed(1)
+            expected = gradients(bnn, elbo(bnn, Normal(), x, y, data_size=4, **options).loss)
+            for a, b in zip(found, expected, strict=True):
+                torch.testing.assert_close(a, b)
+            bnn.zero_grad()
+        with pytest.raises(MethodError, match="seed \\+ rank"):
+            elbo(wrapped, Normal(), x, y, data_size=4, generator=seeded(0))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# ---- refusals
+
+
+def refused(message: str, error: type[McreparError] = ParameterError, **changes: Any) -> None:
+    given: dict[str, Any] = {
+        "bnn": net(),
+        "likelihood": Normal(),
+        "x": randn(4, 3),
+        "y": randn(4, 2),
+        "data_size": 100,
+    }
+    with pytest.raises(error, match=message):
+        elbo(**(given | changes))
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("elbo without data_size: .*; use data_size=len", {"data_size": None}),
+        ("data_size=3: the batch alone has 4 data", {"data_size": 3}),
+        ("data_size=100.0: it is a float; use a whole number", {"data_size": 100.0}),
+        ("data_size=True", {"data_size": True}),
+        ("draws=0: it is too small", {"draws": 0}),
+        ("beta=-1: it is not a finite number", {"beta": -1}),
+        ("beta=nan", {"beta": math.nan}),
+        ("it is a schedule; use its value at a step", {"beta": kl_weight("graves")}),
+        ("nothing in it is Bayesian", {"bnn": nn.Linear(3, 2)}),
+        ("nothing in it is Bayesian", {"bnn": print}),
+        ("likelihood of type MSELoss: it is no Likelihood", {"likelihood": nn.MSELoss()}),
+        ("x is NaN at \\(0, 1\\)", {"x": torch.tensor([[0.0, math.nan, 0.0]])}),
+        ("x\\[1\\] is NaN", {"x": [torch.zeros(1), torch.tensor([math.nan])]}),
+        ("x\\['mask'\\] is NaN", {"x": {"mask": torch.tensor([math.nan])}}),
+        ("y has the shape \\(4,\\)", {"y": randn(4)}),
+        ("last_layer_draws=0", {"last_layer_draws": 0}),
+        ("last_layer_draws='all'", {"last_layer_draws": "all"}),
+    ],
+)
+def test_refused(message, changes):
+    refused(message, **changes)
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout", "per_example"])
+def test_other_forwards_take_no_generator(forward):
+    refused("use torch.manual_seed", MethodError, bnn=net(forward=forward), generator=seeded(0))
+
+
+def test_a_loss_that_is_not_finite_names_the_tensor():
+    bnn = net()
+    before = [p.detach().clone() for p in bnn.parameters()]
+    huge, infinite = 1e200 * torch.ones(4, 2).double(), math.inf * torch.ones(4, 3).double()
+    refused("the nll is inf; the first tensor that is not finite: log p", bnn=bnn, y=huge)
+    refused(
+        "tensor that is not finite: the network's output", bnn=bnn, x=infinite, likelihood=Bernoulli(), y=huge / huge
+    )
+    assert all(torch.equal(a, b) for a, b in zip(before, bnn.parameters(), strict=True))
+    likelihood = Normal("learned")
+    nn.init.constant_(likelihood.log_scale, math.nan)
+    refused("the nll is nan; .*: likelihood.log_scale", likelihood=likelihood)
+    with torch.no_grad():
+        bnn.latents["2/weight"].log_scale[0, 0] = math.nan
+    refused("the nll is nan; .*: latents.2/weight.log_scale", bnn=bnn)
+
+
+# ---- a known answer
+
+
+def trained(bnn: mcrepar.BayesianModule, likelihood: Likelihood, x: Tensor, y: Tensor) -> None:
+    """To the optimum: with last_layer_draws="exact" the objective of a linear model is deterministic."""
+    optimizer = torch.optim.LBFGS(
+        bnn.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> float:
+        optimizer.zero_grad()
+        e = elbo(bnn, likelihood, x, y, data_size=len(x), last_layer_draws="exact")
+        (e.loss * len(x)).backward()
+        return float(e.loss.detach() * len(x))
+
+    for _ in range(3):
+        optimizer.step(loss)
+
+
+def test_linear_regression_has_the_exact_mean_field_solution():
+    scale, width, x = 0.7, 0.9, randn(30, 3)
+    y = x @ randn(3, 2, seed=1) + 0.3 + scale * randn(30, 2, seed=2)
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(nn.Linear(3, 2).double(), "normal", mcrepar.prior("normal", loc=0.0, scale=width))
+    trained(bnn, Normal(scale), x, y)
+    design = torch.cat([x, torch.ones(30, 1).double()], 1)
+    precision = design.T @ design / scale**2 + torch.eye(4).double() / width**2
+    mean = torch.linalg.solve(precision, design.T @ y / scale**2).T  # (outputs, weights and bias)
+    deviation = precision.diagonal().rsqrt().expand(2, 4)
+    for name, columns in (("weight", slice(0, 3)), ("bias", 3)):
+        latent = bnn.latents[name]
+        torch.testing.assert_close(latent.loc.data, mean[:, columns], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(latent.log_scale.exp().data, deviation[:, columns], atol=1e-6, rtol=1e-6)
+
+
+def test_predictive_intervals_cover_at_their_nominal_rate():
+    """1000 independent regressions, the outputs of one layer, with weights from the prior and orthogonal inputs.
+
+    Then the mean-field posterior is the exact one and coverage is nominal: the number of covered points is
+    Binomial(1000, level). |z| < 5: false alarms 6e-7 for each of two levels.
+    """
+    count, scale = 1000, 0.5
+    x = torch.linalg.qr(randn(12, 3)).Q * 2
+    truth = randn(count, 3, seed=1)
+    y = x @ truth.T + scale * randn(12, count, seed=2)
+    bnn = mcrepar.bayesian(nn.Linear(3, count, bias=False).double(), "normal", mcrepar.prior("normal", scale=1.0))
+    trained(bnn, Normal(scale), x, y)
+    new = randn(1, 3, seed=3)
+    seen = (truth @ new[0] + scale * randn(count, seed=4)).squeeze()
+    _, law = capture([bnn], lambda: bnn(new))
+    deviation = (law.deviations(None)[1] + scale**2).sqrt().squeeze()
+    z = (seen - law.loc.squeeze()) / deviation
+    for level in (0.5, 0.9):
+        inside = float((z.abs() < math.sqrt(2) * torch.erfinv(torch.tensor(level))).sum())
+        assert abs(inside - count * level) < 5 * math.sqrt(count * level * (1 - level))
+
+
+# ---- the weights of the KL
+
+
+def test_graves_paper_and_constant_do_not_change():
+    for schedule, value in (
+        (kl_weight("graves"), 1.0),
+        (kl_weight("paper", batch_size=128), 128.0),
+        (kl_weight("constant", beta=0.02), 0.02),
+    ):
+        assert [schedule(step) for step in (0, 1, 10**6)] == [value] * 3
+
+
+def test_the_paper_divides_by_the_number_of_batches():
+    bnn, x, y = net(), randn(4, 3), randn(4, 2)
+    e = elbo(bnn, Normal(), x, y, data_size=12, beta=kl_weight("paper", batch_size=4)(0))
+    torch.testing.assert_close(e.loss, e.nll + e.kl / 3)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 7, 100, 10_000])
+def test_blundell_has_the_mean_1_and_halves(batches):
+    schedule = kl_weight("blundell", batches=batches)
+    values = [schedule(step) for step in range(batches)]
+    assert math.isclose(math.fsum(values) / batches, 1.0, rel_tol=1e-12)
+    assert all(second == first / 2 for first, second in itertools.pairwise(values[:30]))
+    assert schedule(batches) == values[0]
+    if batches <= 100:
+        assert math.isclose(values[-1], batches / (2**batches - 1), rel_tol=1e-12)
+
+
+def test_linear_and_cyclic():
+    assert [kl_weight("linear", steps=4, beta=0.8)(step) for step in range(6)] == [
+        0.0,
+        0.2,
+        0.4,
+        0.6000000000000001,
+        0.8,
+        0.8,
+    ]
+    cyclic = kl_weight("cyclic", period=8, ratio=0.5, beta=2.0)
+    assert [cyclic(step) for step in range(10)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0, 0.0, 0.5]
+    assert kl_weight("cyclic", period=4, ratio=1)(3) == 0.75
+
+
+def test_a_schedule_is_a_value():
+    schedule = kl_weight("cyclic", period=8)
+    assert pickle.loads(pickle.dumps(schedule)) == schedule  # noqa: S301
+    assert hash(schedule) == hash(kl_weight("cyclic", period=8))
+    assert repr(schedule) == "KLWeight(name='cyclic', options={'period': 8})"
+
+
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: kl_weight("grave"), "kl_weight\\('grave'\\): no schedule has this name; use 'graves'"),
+    (lambda: kl_weight("?"), "'graves' or 'blundell' or 'paper' or 'constant' or 'linear' or 'cyclic'"),
+    (lambda: kl_weight(3), "no schedule has this name"),
+    (lambda: kl_weight("graves", beta=1.0), "it has no such option; use no options"),
+    (lambda: kl_weight("blundell", steps=3), "it has no such option; use batches="),
+    (lambda: kl_weight("blundell"), "it needs batches"),
+    (lambda: kl_weight("blundell", batches=0), "batches=0: it is too small"),
+    (lambda: kl_weight("linear", steps=2.5), "steps=2.5: it is a float"),
+    (lambda: kl_weight("linear", steps=2, beta=-1), "beta=-1"),
+    (lambda: kl_weight("cyclic", period=4, ratio=0), "ratio=0: it is no share of a period"),
+    (lambda: kl_weight("cyclic", period=4, ratio=1.5), "ratio=1.5"),
+    (lambda: kl_weight("graves")(-1), "step=-1: it is too small"),
+    (lambda: kl_weight("graves")(0.5), "step=0.5: it is a float"),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), BAD, ids=[b[1][:30] for b in BAD])
+def test_bad_schedules(ask, message):
+    with pytest.raises((ParameterError, MethodError), match=message):
+        ask()

@@ -1,0 +1,194 @@
+"""The paper's printed code, as printed, and two names of bayesian-torch."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import mcrepar
+from mcrepar import ParameterError, models, paper
+from mcrepar.models import alexnet
+from mcrepar.nn.module import BayesianModule
+from mcrepar.paper import AlexNet, dnn_to_bnn, get_kl_loss
+from mcrepar.paper import bayes_layers as bl
+from mcrepar.prediction import predict
+
+ARGUMENTS = {"approx_post": "Radial", "kl_method": "repar", "n_mc_iter": 3}
+
+
+def test_figure_1():
+    model = AlexNet(n_classes=10, n_channels=3,
+                    approx_post="Radial",
+                    kl_method="repar",
+                    n_mc_iter=1000)  # fmt: skip
+    assert sum(p.numel() for p in model.parameters()) == 4_349_824  # two per weight, no biases
+    estimators = {(o.estimator.method, o.estimator.n_mc_iter) for o in (m.options for m in model.latents.values())}
+    assert estimators == {("repar", 1000)}
+    for latent in model.latents.values():  # a thousand draws of two million numbers are for another day
+        object.__setattr__(latent.options, "estimator", mcrepar.kl.estimator.Estimator("repar", 2))
+    logits, kl = model(torch.randn(2, 3, 32, 32))
+    assert logits.shape == (2, 10)
+    assert kl.dim() == 0
+    assert kl > 0
+
+
+class OwnAlexNet(nn.Module):
+    """The appendix's example; the dots are filled in, and the missing return is added."""
+
+    def __init__(self, num_classes, in_channels, **bayes_args):
+        super(OwnAlexNet, self).__init__()  # noqa: UP008
+        self.conv1 = bl.Conv2d(in_channels, 64, kernel_size=11, stride=4, padding=5, **bayes_args)
+        self.classifier = bl.Linear(1 * 1 * 128, num_classes, **bayes_args)
+        self.conv2 = bl.Conv2d(64, 128, kernel_size=5, padding=2, **bayes_args)
+        self.layers = [self.conv1, nn.ReLU(), nn.MaxPool2d(4), self.conv2, nn.ReLU(), nn.MaxPool2d(2)]
+
+    def forward(self, x):
+        kl = 0
+        for layer in self.layers:
+            tmp = layer(x)
+            if isinstance(tmp, tuple):
+                x, kl_ = tmp
+                kl += kl_
+            else:
+                x = tmp
+
+        x = x.view(x.size(0), -1)
+        logits, _kl = self.classifier.forward(x)
+        kl += _kl
+        return logits, kl
+
+
+def test_the_appendix():
+    torch.manual_seed(0)
+    model = OwnAlexNet(5, 3, approx_post="Radial", kl_method="closed")
+    logits, kl = model(torch.randn(2, 3, 32, 32))
+    assert logits.shape == (2, 5)
+    torch.testing.assert_close(kl, get_kl_loss(model))
+    (logits.sum() + kl).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+    answer = predict(model, torch.randn(3, 3, 32, 32), draws=2, likelihood="categorical", output=0)
+    assert answer.probs.shape == (3, 5)
+
+
+@pytest.mark.parametrize("name", paper.PRINTED)
+def test_every_printed_layer_returns_its_output_and_its_kl(name):
+    torch.manual_seed(0)
+    dimensions = int(name[-2]) if name.endswith("d") else 0
+    args = (2, 3, 3) if dimensions else (2, 3)
+    x = torch.randn(4, 2, *(5,) * dimensions)
+    layer = getattr(bl, name)(*args, **ARGUMENTS)
+    out, kl = layer(x)
+    assert out.shape == getattr(nn, name)(*args)(x).shape
+    assert kl.dim() == 0
+    assert [latent.name for latent in layer.latents.values()] == ["weight"]
+    with_bias = getattr(bl, name)(*args, bias=True, **ARGUMENTS)
+    assert len(with_bias.latents) == 2
+    for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):  # noqa: S301
+        assert type(same) is getattr(bl, name)
+
+
+def test_the_prior_is_the_papers_unless_chosen():
+    assert bl.Linear(2, 2).latents["weight"].options.prior.name == "normal"
+    assert bl.Linear(2, 2, prior="Laplace", kl_method="stream").latents["weight"].options.prior.name == "laplace"
+    with pytest.raises(TypeError, match="posteriors"):
+        bl.Linear(2, 2, posteriors="radial")
+
+
+def test_prediction_takes_the_network_without_its_kl():
+    torch.manual_seed(0)
+    model = AlexNet(n_classes=4, n_channels=1, kl_method="repar", n_mc_iter=10**9)  # a KL would never end
+    assert predict(model, torch.randn(2, 1, 32, 32), draws=2).mean.shape == (2, 4)
+
+
+def test_alexnet_is_plain():
+    net = alexnet.AlexNet()
+    assert sum(p.numel() for p in net.parameters()) == 2_174_912
+    assert not any("bias" in name for name, _ in net.named_parameters())
+    assert models.__doc__
+    convolutions = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    widths = [(c.in_channels, c.out_channels, c.kernel_size[0], c.stride[0], c.padding[0]) for c in convolutions]
+    assert widths == [
+        (3, 64, 11, 4, 5),
+        (64, 192, 5, 1, 2),
+        (192, 384, 3, 1, 1),
+        (384, 256, 3, 1, 1),
+        (256, 128, 3, 1, 1),
+    ]
+
+
+def known(**changes):
+    words = {"prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
+             "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5}  # fmt: skip
+    return {**words, **changes}
+
+
+def normal_kl(mean, std, centre, scale):
+    """The textbook's sum, written out."""
+    return float(sum(
+        math.log(scale / s) + (s * s + (m - c) ** 2) / (2 * scale * scale) - 0.5
+        for m, s, c in zip(mean.double().flatten().tolist(), std.double().flatten().tolist(),
+                           centre.double().flatten().tolist(), strict=True)
+    ))  # fmt: skip
+
+
+def test_dnn_to_bnn_in_place():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    weights = [p.detach().clone() for p in model.parameters()]
+    returned = dnn_to_bnn(model, known(prior_mu=0.1, prior_sigma=0.7))
+    assert returned is model
+    assert isinstance(model, BayesianModule)
+    assert model(torch.zeros(5, 3)).shape == (5, 2)
+    assert not torch.equal(model(torch.ones(1, 3)), model(torch.ones(1, 3)))
+    sigma = math.log1p(math.exp(-3.0))
+    expected = sum(normal_kl(w, torch.full_like(w, sigma), torch.full_like(w, 0.1), 0.7) for w in weights)
+    assert get_kl_loss(model).item() == pytest.approx(expected, rel=1e-5)  # a sum, not a mean of each tensor
+    (model(torch.ones(1, 3)).sum() + get_kl_loss(model)).backward()
+
+
+def test_dnn_to_bnn_moped():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4))
+    nn.init.zeros_(model[0].bias)
+    weight = model[0].weight.detach().clone()
+    dnn_to_bnn(model, known(moped_enable=True, moped_delta=0.2))
+    latent = model.latents["0/weight"]
+    torch.testing.assert_close(latent.log_scale.exp(), 0.2 * weight.abs())
+    assert model.latents["0/weight"].divergence().item() == pytest.approx(
+        normal_kl(weight, 0.2 * weight.abs(), weight, 1.0), rel=1e-5
+    )
+    assert bool((model.latents["0/bias"].log_scale.exp() > 1e-3).all())  # zeros get a spread too
+
+
+def test_dnn_to_bnn_flipout():
+    model = nn.Sequential(nn.Linear(3, 4))
+    assert dnn_to_bnn(model, known(type="Flipout")).mode == "flipout"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prior_variance": 1.0}, "prior_variance"),
+        ({"type": "Radial"}, "Flipout"),
+        ({"posterior_mu_init": 0.3}, "mu_init"),
+    ],
+)
+def test_dnn_to_bnn_refuses(changes, words):
+    model = nn.Sequential(nn.Linear(3, 4))
+    with pytest.raises(ParameterError, match=words):
+        dnn_to_bnn(model, known(**changes))
+    assert type(model) is nn.Sequential
+    assert model(torch.zeros(1, 3)).shape == (1, 4)
+
+
+def test_get_kl_loss_of_a_plain_network():
+    with pytest.raises(ParameterError, match="no part of it is Bayesian"):
+        get_kl_loss(nn.Linear(2, 2))
+
+
+def test_get_kl_loss_counts_a_shared_layer_once():
+    layer = bl.Linear(3, 3, kl_method="exact")
+    assert torch.equal(get_kl_loss(nn.Sequential(layer, layer)), layer.kl())

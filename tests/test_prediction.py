@@ -1,0 +1,453 @@
+"""Predictions against numpy and scipy on the kept draws, and their behaviour with any x, network and thread."""
+
+import builtins
+import math
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from tests.conftest import seeded
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mcrepar
+from mcrepar import MethodError, ParameterError
+from mcrepar.likelihoods import Bernoulli, Categorical, Normal
+from mcrepar.prediction import Classes, Prediction, predict
+
+
+def network(outputs=3, inputs=4, seed=0, **options):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
+    return mcrepar.bayesian(net, start_std=0.8, **options)
+
+
+def data(n=7, inputs=4):
+    return torch.randn(n, inputs, generator=seeded(1))
+
+
+def by_hand(bnn, x, draws, seed):
+    """The outputs of the same draws, one after the other."""
+    generator = seeded(seed)
+    with torch.no_grad():
+        return torch.stack([bnn.run(bnn.draw(generator), x) for _ in range(draws)])
+
+
+# --- regression -------------------------------------------------------------------------------------------------------
+
+
+def test_regression_without_noise_is_the_statistics_of_the_outputs():
+    bnn, x = network(), data()
+    p = predict(bnn, x, draws=20, batch_size=3, generator=seeded(5))
+    expected = by_hand(bnn, x, 20, 5).numpy()
+    np.testing.assert_allclose(p.samples, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(p.mean, expected.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(p.std, expected.std(0), rtol=1e-5)
+    np.testing.assert_allclose(p.epistemic, expected.var(0), rtol=1e-5)
+    assert not p.aleatoric.any()
+    for level in (0.5, 0.9):
+        lower, upper = p.interval(level)
+        np.testing.assert_allclose(lower, np.quantile(expected, (1 - level) / 2, axis=0), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(upper, np.quantile(expected, (1 + level) / 2, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_normal_likelihood_adds_its_noise():
+    bnn, x = network(), data()
+    p = predict(bnn, x, draws=15, likelihood=Normal(scale=0.5), generator=seeded(5))
+    means = by_hand(bnn, x, 15, 5).double().numpy()
+    np.testing.assert_allclose(p.std, np.sqrt(means.var(0) + 0.25), rtol=1e-5)
+    lower, upper = p.interval(0.8)
+    for bound, level in ((lower, 0.1), (upper, 0.9)):
+        for place in np.ndindex(*bound.shape):
+            parts = means[(slice(None), *place)]
+            root = optimize.brentq(lambda y, parts=parts, q=level: stats.norm(parts, 0.5).cdf(y).mean() - q, -50, 50)
+            assert float(bound[place]) == pytest.approx(root, abs=1e-4)
+
+
+def test_a_heteroscedastic_interval_holds_draws_of_its_own_mixture():
+    bnn, x = network(outputs=2), data(3)
+    p = predict(bnn, x, draws=10, likelihood=Normal("heteroscedastic"), generator=seeded(2))
+    assert p.mean.shape == (3, 1)
+    rng, n = np.random.default_rng(0), 200_000
+    which = rng.integers(10, size=n)
+    y = p.samples.numpy()[which] + np.sqrt(p.noise.numpy()[which]) * rng.standard_normal((n, 3, 1))
+    lower, upper = p.interval(0.9)
+    np.testing.assert_allclose(lower, np.quantile(y, 0.05, axis=0), atol=0.05)
+    np.testing.assert_allclose(upper, np.quantile(y, 0.95, axis=0), atol=0.05)
+    np.testing.assert_allclose(p.std, y.std(0), rtol=0.02)
+
+
+def test_one_draw_and_a_vector_of_outputs():
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.inner(x)[:, 0]
+
+    p = predict(mcrepar.bayesian(Flat()), data(), draws=1)
+    assert p.mean.shape == (7,)
+    assert not p.std.any()
+    assert torch.equal(*p.interval(0.9))
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.2, 90, math.nan])
+def test_a_level_is_a_probability(level):
+    with pytest.raises(ParameterError, match="between 0 and 1"):
+        predict(network(), data(), draws=2).interval(level)
+
+
+# --- classification ---------------------------------------------------------------------------------------------------
+
+
+def softmax(u):
+    e = np.exp(u - u.max(2, keepdims=True))
+    return e / e.sum(2, keepdims=True)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", Categorical()])
+def test_classification_against_scipy(likelihood):
+    bnn, x = network(), 3 * data(20)
+    p = predict(bnn, x, draws=25, batch_size=6, likelihood=likelihood, generator=seeded(3))
+    probs = softmax(by_hand(bnn, x, 25, 3).double().numpy())  # (draws, data, classes)
+    np.testing.assert_allclose(p.probs, probs.mean(0), atol=1e-6)
+    np.testing.assert_allclose(p.mean, probs.mean(0), atol=1e-6)
+    np.testing.assert_allclose(p.std, np.sqrt(probs.mean(0) * (1 - probs.mean(0))), rtol=1e-4)
+    np.testing.assert_allclose(p.entropy, stats.entropy(probs.mean(0), axis=1), rtol=1e-5)
+    np.testing.assert_allclose(p.expected_entropy, stats.entropy(probs, axis=2).mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(p.mutual_information, p.entropy - p.expected_entropy, atol=1e-6)
+    assert bool((p.mutual_information >= 0).all())
+    votes = np.stack([np.bincount(row, minlength=3) for row in probs.argmax(2).T])
+    np.testing.assert_array_equal(p.votes, votes)
+    np.testing.assert_allclose(p.confidence, votes.max(1) / 25)
+    np.testing.assert_array_equal(p.confident(0.8), votes.max(1) >= 20)
+    unique = (votes == votes.max(1, keepdims=True)).sum(1) == 1
+    np.testing.assert_array_equal(p.label.numpy()[unique], votes.argmax(1)[unique])
+
+
+def classes(probs, votes):
+    probs, votes = torch.tensor(probs), torch.tensor(votes)
+    zero = torch.zeros_like(probs)
+    return Prediction(int(votes.sum(1)[0]), probs, zero, zero, Categorical(), classes=Classes(probs, votes, zero[:, 0]))
+
+
+def test_a_tie_of_votes_goes_to_the_larger_mean_probability():
+    p = classes([[0.3, 0.5, 0.2], [0.3, 0.3, 0.4]], [[5, 5, 0], [5, 4, 1]])
+    assert p.label.tolist() == [1, 0]  # the vote wins over the mean where it is clear, as in the paper
+
+
+@pytest.mark.parametrize("draws", [10, 30, 70, 100])
+def test_nine_of_ten_is_confident_at_nine_tenths(draws):
+    nine = draws * 9 // 10
+    p = classes([[0.9, 0.1]] * 2, [[nine, draws - nine], [nine - 1, draws - nine + 1]])
+    assert p.confident(0.9).tolist() == [True, False]
+    assert p.confident(0.1 + 0.2 + 0.6).tolist() == [True, False]
+
+
+def test_certain_classes_have_no_entropy():
+    p = classes([[1.0, 0.0], [0.5, 0.5]], [[4, 0], [2, 2]])
+    assert p.entropy.tolist() == pytest.approx([0.0, math.log(2)])
+
+
+def test_infinite_logits_are_certain():
+    class Certain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, x):
+            out = self.inner(x)
+            return torch.cat([out, torch.full_like(out, -math.inf)], 1)
+
+    p = predict(mcrepar.bayesian(Certain()), data(), draws=3, likelihood="categorical")
+    assert p.label.tolist() == [0] * 7
+    assert not p.entropy.any()
+    assert not p.expected_entropy.any()
+
+
+def test_pixels_have_classes_too():
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(nn.Conv2d(1, 4, 3, padding=1))
+    p = predict(bnn, torch.randn(3, 1, 5, 6), draws=4, likelihood="categorical")
+    assert p.probs.shape == (3, 4, 5, 6)
+    assert p.label.shape == p.entropy.shape == p.confident().shape == (3, 5, 6)
+    torch.testing.assert_close(p.probs.sum(1), torch.ones(3, 5, 6))
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", Bernoulli()])
+def test_bernoulli_has_two_classes(likelihood):
+    bnn, x = network(outputs=1), data()
+    p = predict(bnn, x, draws=9, likelihood=likelihood, generator=seeded(3))
+    yes = 1 / (1 + np.exp(-by_hand(bnn, x, 9, 3).double().numpy()))
+    np.testing.assert_allclose(p.mean, yes.mean(0), rtol=1e-5)
+    assert p.probs.shape == (7, 2, 1)
+    np.testing.assert_allclose(p.probs[:, 1], yes.mean(0), rtol=1e-5)
+    np.testing.assert_array_equal(p.label, (yes > 0.5).sum(0) > 4)
+    np.testing.assert_allclose(p.entropy, stats.bernoulli(yes.mean(0)).entropy(), rtol=1e-4)
+
+
+def test_an_autoencoder_is_a_prediction_of_x():
+    bnn, x = network(outputs=4), data().sigmoid()
+    assert predict(bnn, x, draws=3, likelihood="bernoulli").mean.shape == x.shape
+
+
+def test_what_the_other_kind_has_is_refused():
+    with pytest.raises(MethodError, match="likelihood='categorical'"):
+        _ = predict(network(), data(), draws=2).label
+    with pytest.raises(MethodError, match="not Normal"):
+        predict(network(), data(), draws=2, likelihood="categorical").interval(0.9)
+
+
+# --- draws, batches, memory -------------------------------------------------------------------------------------------
+
+
+def test_one_draw_serves_all_of_x():
+    bnn = network()
+    x = data(1).expand(10, 4)
+    samples = predict(bnn, x, draws=5, batch_size=3).samples
+    torch.testing.assert_close(samples, samples[:, :1].expand_as(samples))
+    assert len(samples[:, 0, 0].unique()) == 5
+
+
+def test_a_generator_makes_it_reproducible_and_the_batch_size_does_not_matter():
+    bnn, x = network(), data(9)
+    first = predict(bnn, x, draws=5, generator=seeded(4))
+    second = predict(bnn, x, draws=5, batch_size=2, generator=seeded(4))
+    torch.testing.assert_close(first.samples, second.samples)
+    assert torch.equal(first.samples, predict(bnn, x, draws=5, generator=seeded(4)).samples)
+    assert not torch.equal(first.samples, predict(bnn, x, draws=5, generator=seeded(6)).samples)
+
+
+@pytest.mark.parametrize("likelihood", [None, "categorical", Normal(0.3)])
+def test_beyond_the_bound_only_statistics_remain(likelihood):
+    bnn, x = network(), data()
+    whole = predict(bnn, x, draws=6, likelihood=likelihood, generator=seeded(1))
+    least = predict(bnn, x, draws=6, likelihood=likelihood, generator=seeded(1), max_bytes=100)
+    for name in ("mean", "std", "aleatoric", "epistemic"):
+        assert torch.equal(getattr(whole, name), getattr(least, name))
+    assert (least.kept, least.noise) == (None, None)
+    with pytest.raises(MethodError, match="max_bytes"):
+        _ = least.samples
+    if likelihood == "categorical":
+        assert torch.equal(whole.label, least.label)
+    else:
+        with pytest.raises(MethodError, match="max_bytes"):
+            least.interval(0.9)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, a, b, gain=1.0):
+        return self.inner(a + gain * b)
+
+
+def test_every_form_of_x():
+    bnn, x = network(), data(10)
+    expected = predict(bnn, x, draws=4, generator=seeded(0)).mean
+    y = torch.arange(10)
+    forms = [
+        (x,),
+        {"input": x},
+        [x[:5], x[5:]],
+        [{"input": x}],
+        [(x[:3], y[:3]), (x[3:], y[3:])],
+        DataLoader(TensorDataset(x), batch_size=3),
+        DataLoader(TensorDataset(x, y), batch_size=4),
+    ]
+    for form in forms:
+        torch.testing.assert_close(predict(bnn, form, draws=4, generator=seeded(0)).mean, expected)
+
+
+def test_several_arguments():
+    bnn, a, b = mcrepar.bayesian(Two()), data(10), torch.ones(10, 4)
+    forms = [(a, b, 2.0), {"a": a, "b": b, "gain": 2.0}, [((a, b, 2.0), "a target")]]
+    first, *others = (predict(bnn, form, draws=3, batch_size=4, generator=seeded(0)).mean for form in forms)
+    for other in others:
+        torch.testing.assert_close(first, other)
+
+
+def test_a_shuffled_loader_is_noticed():
+    loader = DataLoader(TensorDataset(data(50)), batch_size=10, shuffle=True)
+    with pytest.raises(ParameterError, match="another order"):
+        predict(network(), loader, draws=5)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ((row for row in data()), "anew"),
+        (TensorDataset(data()), "DataLoader"),
+        (3, "anew"),
+        (data().numpy(), "a batch of x is a ndarray"),
+        ((data(3), data(4)), r"lengths \[3, 4\]"),
+        ({}, "no tensor"),
+        ([], "no batch"),
+        (data(0), "no batch"),
+        (torch.tensor(1.0), "no tensor of data"),
+    ],
+)
+def test_an_x_that_cannot_be_is_refused(x, words):
+    with pytest.raises(ParameterError, match=words):
+        predict(network(), x, draws=2)
+
+
+def test_nan_in_x_names_the_datum():
+    x = data()
+    x[4, 1] = math.nan
+    with pytest.raises(ParameterError, match="1 of 7 data, the first being 4"):
+        predict(network(), x, draws=2)
+
+
+@pytest.mark.parametrize("options", [{"draws": 0}, {"draws": 2.5}, {"batch_size": -1}, {"draws": True}])
+def test_counts_are_checked(options):
+    with pytest.raises(ParameterError, match="positive whole number"):
+        predict(network(), data(), **options)
+
+
+def test_an_unknown_likelihood():
+    with pytest.raises(ParameterError, match="'categorical' or 'bernoulli' or 'normal'"):
+        predict(network(), data(), likelihood="softmax")
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+class Returns(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.inner, self.wrap = nn.Linear(4, 2), wrap
+
+    def forward(self, x):
+        return self.wrap(self.inner(x))
+
+
+def test_networks_that_return_more():
+    x = data()
+    named = mcrepar.bayesian(Returns(lambda u: {"logits": u, "loss": u.sum()}))
+    pair = mcrepar.bayesian(Returns(lambda u: (u, u.sum())))
+    with pytest.raises(ParameterError, match="output='logits'"):
+        predict(named, x, draws=2)
+    with pytest.raises(ParameterError, match="output=0"):
+        predict(pair, x, draws=2)
+    with pytest.raises(ParameterError, match="its dict has none"):
+        predict(named, x, draws=2, output="logit")
+    with pytest.raises(ParameterError, match="not one output per datum"):
+        predict(named, x, draws=2, output="loss")
+    assert predict(named, x, draws=2, output="logits").mean.shape == (7, 2)
+    assert predict(pair, x, draws=2, output=0).mean.shape == (7, 2)
+    assert predict(pair, x, draws=2, output=lambda out: out[0][:, :1]).mean.shape == (7, 1)
+
+
+def test_an_ordinary_network_of_bayesian_layers():
+    torch.manual_seed(0)
+    net = nn.Sequential(mcrepar.nn.Linear(4, 8), nn.Dropout(0.5), mcrepar.nn.Linear(8, 2)).train()
+    x = data(1).expand(10, 4)
+    p = predict(net, x, draws=5, batch_size=3, generator=seeded(0))
+    torch.testing.assert_close(p.samples, p.samples[:, :1].expand_as(p.samples))
+    assert torch.equal(p.samples, predict(net, x, draws=5, batch_size=3, generator=seeded(0)).samples)
+    assert net.training
+    with pytest.raises(ParameterError, match=r"mcrepar.bayesian\(net\)"):
+        predict(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def test_modes_come_back_even_after_an_error():
+    bnn = network()
+    bnn.train()
+    bnn.net[1].eval()
+    modes = [m.training for m in bnn.modules()]
+    predict(bnn, data(), draws=2)
+    assert [m.training for m in bnn.modules()] == modes
+    with pytest.raises(RuntimeError):
+        predict(bnn, torch.zeros(3, 9), draws=2)
+    assert [m.training for m in bnn.modules()] == modes
+
+
+def test_no_gradient_remains():
+    p = predict(network(), data(), draws=2)
+    assert not p.mean.requires_grad
+    assert not p.samples.requires_grad
+
+
+def test_norm_statistics_belong_to_the_draw():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    bnn = mcrepar.bayesian(net, start_std=1.0)
+    with pytest.warns(UserWarning, match="calibrate"):
+        plain = predict(bnn, data(), draws=2)
+    batch = 5 + 2 * torch.randn(64, 4)
+    bnn.calibrate(batch)
+    before = {name: b.clone() for name, b in bnn.net.named_buffers()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p = predict(bnn, batch, draws=3, generator=seeded(0))
+    generator = seeded(0)
+    draws = [bnn.draw(generator) for _ in range(3)]
+    bnn.eval()
+    with torch.no_grad():
+        expected = torch.stack([bnn.run(bnn.complete(draw), batch) for draw in draws])
+    torch.testing.assert_close(p.samples, expected)
+    assert all(torch.equal(b, before[name]) for name, b in bnn.net.named_buffers())
+    assert plain.mean.shape == (7, 2)
+
+
+def test_threads_do_not_disturb_each_other():
+    bnn, x = network(), data(40)
+    bnn.net.add_module("dropout", nn.Dropout(0.5))
+    bnn.train()
+    expected = [predict(bnn, x, draws=10, batch_size=8, generator=seeded(k)).mean for k in range(4)]
+    found: dict[int, torch.Tensor] = {}
+
+    def work(k):
+        for _ in range(3):
+            found[k] = predict(bnn, x, draws=10, batch_size=8, generator=seeded(k)).mean
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        assert torch.equal(found[k], expected[k])
+    assert all(m.training for m in bnn.modules())
+
+
+def test_float64_and_half():
+    bnn = network().double()
+    assert predict(bnn, data().double(), draws=2).mean.dtype == torch.float64
+    half = network().bfloat16()
+    p = predict(half, data().bfloat16(), draws=4)
+    assert (p.mean.dtype, p.samples.dtype) == (torch.float32, torch.bfloat16)
+    assert p.interval(0.5)[0].dtype == torch.float32
+
+
+def test_progress_with_and_without_rich(monkeypatch, capsys):
+    assert predict(network(), data(), draws=2, progress=True).draws == 2
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("rich"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert predict(network(), data(), draws=2, progress=True).draws == 2
+
+
+def test_a_calibrated_interval_covers_at_its_level():
+    """y ~ N(w x, 0.5^2) with w drawn from the posterior itself: 4000 data, the binomial deviation is 0.005."""
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(nn.Linear(1, 1, bias=False), posterior="normal", start_std=0.6)
+    x = torch.randn(4000, 1)
+    with torch.no_grad():
+        w = bnn.latents["weight"].posterior.draw(4000, generator=seeded(3))[:, 0]
+    y = x * w + 0.5 * torch.randn(4000, 1)
+    lower, upper = predict(bnn, x, draws=400, likelihood=Normal(0.5)).interval(0.9)
+    coverage = ((lower <= y) & (y <= upper)).float().mean().item()
+    assert abs(coverage - 0.9) < 5 * 0.005

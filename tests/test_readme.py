@@ -1,0 +1,65 @@
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results" / "kl.json"
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_python_block_runs():
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 4
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert namespace["mu"].grad.shape == namespace["mu"].shape
+    assert namespace["width"].grad is not None
+
+
+def test_numbers_are_the_measured_ones():
+    writer = load(ROOT / "benchmarks" / "readme.py")
+    between = README.read_text().split(writer.START)[1].split(writer.END)[0]
+    found = json.loads(RESULTS.read_text())
+    assert not found["quick"]
+    assert between.strip() == writer.block(found)
+
+
+def test_rewriting_touches_nothing_else(tmp_path):
+    writer = load(ROOT / "benchmarks" / "readme.py")
+    found = json.loads(RESULTS.read_text())
+    copy = tmp_path / "README.md"
+    copy.write_text(f"before\n{writer.START}\nold\n{writer.END}\nafter\n")
+    writer.rewrite(found, copy)
+    assert copy.read_text() == f"before\n{writer.START}\n{writer.block(found)}\n{writer.END}\nafter\n"
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)\)", README.read_text()))
+def test_linked_files_exist(target):
+    assert (ROOT / target).exists()
+
+
+def test_table_of_the_readme_is_the_planners():
+    from mcrepar import POSTERIORS, PRIORS
+    from mcrepar.kl.table import table1
+
+    text = README.read_text()
+    posteriors, priors = (
+        re.search(rf"^\| \**{side}\** \| (.*) \|$", text, re.MULTILINE) for side in ("posteriors", "priors")
+    )
+    assert set(posteriors[1].split()) == set(POSTERIORS)
+    assert set(priors[1].split()) == set(PRIORS)
+    verdicts = [pair.verdict for pair in table1()]
+    right = sum(not v.startswith("INF") and v != "N" for v in verdicts)
+    assert f"claims {len(verdicts)} pairs" in text
+    assert f"{right} are right; {verdicts.count('N')} have no tuple" in text
