@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
+from mcrepar.quantiles import quantile
 
 LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}
 MAX_BYTES = 2**30
@@ -90,7 +90,7 @@ class Prediction:
         if self.likelihood is not None and not isinstance(self.likelihood, Normal):
             kind = type(self.likelihood).__name__
             raise MethodError(f"the interval of a {kind} y", "its y is not Normal given the weights", "mean and std")
-        lower, upper = (_quantile(self.samples, self.noise, (1 + sign * level) / 2) for sign in (-1, 1))
+        lower, upper = (quantile(self.samples, self.noise, (1 + sign * level) / 2) for sign in (-1, 1))
         return lower, upper
 
     @property
@@ -289,24 +289,6 @@ def _read(law: Likelihood | None, out: Tensor) -> Rows:
         yes = law.probs(out)
         columns.append(torch.stack([1 - yes, yes], 1))
     return tuple(column.cpu() for column in columns)
-
-
-def _quantile(samples: Tensor, noise: Tensor | None, p: float) -> Tensor:
-    """The p-quantile over dimension 0: of the samples, or of the mixture of Normals around them."""
-    means = samples.double()
-    if noise is None:
-        ordered, place = means.sort(0).values, p * (len(means) - 1)
-        before, after = math.floor(place), math.ceil(place)
-        value: Tensor = torch.lerp(ordered[before], ordered[after], place - before)
-    else:
-        std = noise.double().sqrt()
-        ends = means + std * torch.special.ndtri(torch.tensor(p, dtype=torch.float64))
-        low, high = ends.amin(0), ends.amax(0)  # the mixture's quantile lies between those of its parts
-        for _ in range(60):
-            value = (low + high) / 2
-            below = torch.special.ndtr((value - means) / std).mean(0) < p
-            low, high = torch.where(below, value, low), torch.where(below, high, value)
-    return value.to(torch.promote_types(samples.dtype, torch.float32))
 
 
 def _shown(draws: int, progress: bool) -> Iterable[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,11 +49,11 @@ def as_prior(p: object) -> Prior:
 def _foreign(dist: td.Distribution) -> Prior:
     name = type(dist).__name__
     support = _support(name, dist.support)
-    values = dict(_tensors(dist, ()))
+    values = dict(_tensors(dist, (), set()))
     whole = bool(dist.batch_shape or dist.event_shape)  # its shape says which weight is which: never cut it
 
     def build(present: Values) -> LogDensity:
-        moved = _replaced(dist, (), present)
+        moved = _replaced(dist, (), present, {})
 
         def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
             shape = dist.batch_shape + dist.event_shape
@@ -96,25 +97,30 @@ def _growth(dist: td.Distribution, far: float, near: float) -> float:
     return round(power, 2) if power > 0.3 else 0.0
 
 
-def _tensors(item: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor inside a distribution, by its path."""
+def _tensors(item: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor inside a distribution, by its path; a transform and its inverse hold each other."""
+    seen.add(id(item))
     for key, value in _members(item):
         where = (*path, key)
         if isinstance(value, Tensor):
             yield ".".join(where), value
-        elif _nested(value):
-            yield from _tensors(value, where)
+        elif _nested(value) and id(value) not in seen:
+            yield from _tensors(value, where, seen)
 
 
-def _replaced(item: Any, path: tuple[str, ...], values: Values) -> Any:
+def _replaced(item: Any, path: tuple[str, ...], values: Values, copies: dict[int, Any]) -> Any:
     """A copy of a distribution that holds `values` in place of its own tensors."""
+    out = item if isinstance(item, list | tuple) else copies.setdefault(id(item), copy.copy(item))
     parts = {}
     for key, value in _members(item):
         where = (*path, key)
-        parts[key] = _replaced(value, where, values) if _nested(value) else values.get(".".join(where), value)
+        if _nested(value):
+            parts[key] = copies[id(value)] if id(value) in copies else _replaced(value, where, values, copies)
+        else:
+            cached = isinstance(value, weakref.ref)  # a transform's inverse: made again from the copy
+            parts[key] = None if cached else values.get(".".join(where), value)
     if isinstance(item, list | tuple):
         return type(item)(parts.values())
-    out = copy.copy(item)
     out.__dict__.update(parts)
     return out
 

@@ -123,6 +123,15 @@ class Noise(ABC):
             out = out + coefficient * tau(xi)
         return out
 
+    def log_density_of_log(self, log_xi: Tensor) -> Tensor:
+        """The same from log xi, for positive noise whose density is made of monomials."""
+        assert self._density is not None
+        constant, terms = self._density
+        out = torch.full_like(log_xi, constant)
+        for coefficient, tau in terms:
+            out = out + coefficient * (tau.power * log_xi).exp() * log_xi**tau.log
+        return out
+
     @property
     def density_terms(self) -> Terms | None:
         """The (coefficient, tau) with log q0(xi) = constant + sum coefficient * tau(xi), or None."""

@@ -36,8 +36,13 @@ _LOG_2PI = math.log(2 * math.pi)
 
 def _ratio(u: Tensor, scale: Tensor) -> Tensor:
     """|u| / scale, held at 800, where its exponentials vanish: no 0 * inf in a gradient."""
-    size = u.abs()
+    size = _magnitude(u)
     return size / torch.maximum(scale, size / 800)
+
+
+def _magnitude(u: Tensor) -> Tensor:
+    """|u| with slope 1 at 0, so that second derivatives through it are right there."""
+    return torch.where(u < 0, -u, u)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Normal(Noise):
         """|u| erf(x / sqrt(2)) + scale sqrt(2/pi) e^{-x^2/2}, x = |u| / scale."""
         x = _ratio(u, scale)
         density = torch.exp(-0.5 * x * x) * math.sqrt(2 / math.pi)
-        return u.abs() * torch.erf(x * math.sqrt(0.5)) + scale * density
+        return _magnitude(u) * torch.erf(x * math.sqrt(0.5)) + scale * density
 
     def log_mgf(self, s: Tensor) -> Tensor:
         """The parabola s^2 / 2."""
@@ -119,7 +124,7 @@ class Logistic(Noise):
 
     def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor:
         """|u| + 2 scale log(1 + e^{-|u|/scale})."""
-        return u.abs() + 2 * scale * torch.log1p(torch.exp(-_ratio(u, scale)))
+        return _magnitude(u) + 2 * scale * torch.log1p(torch.exp(-_ratio(u, scale)))
 
     def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor:
         """u / (e^u - 1) + (ratio - 1) u^2 / (8 sinh^2(u/2)): exact at ratio = 1, and so is its gradient."""
@@ -207,7 +212,10 @@ class GammaPower(Noise):
 
     def log_mgf(self, s: Tensor) -> Tensor | None:
         """-k log(1 - factor s), for r = 1."""
-        return -self.shape * torch.log1p(-self.factor * s) if self.exponent == 1 else None
+        if self.exponent != 1:
+            return None
+        inside = self.factor * s < 1
+        return torch.where(inside, -self.shape * torch.log1p(-torch.where(inside, self.factor * s, 0.0)), math.inf)
 
     @property
     def mgf_limit(self) -> float:
@@ -261,7 +269,7 @@ class SignedGammaPower(Noise):
 
     def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor | None:
         """Laplace: |u| + scale e^{-|u|/scale}."""
-        return u.abs() + scale * torch.exp(-_ratio(u, scale)) if self.power == 1 else None
+        return _magnitude(u) + scale * torch.exp(-_ratio(u, scale)) if self.power == 1 else None
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ class Interval:
     def __contains__(self, other: object) -> bool:
         return isinstance(other, Interval) and self.lower <= other.lower and other.upper <= self.upper
 
+    def holds(self, w: Tensor) -> Tensor:
+        """Whether numbers lie inside; 0 does not, as an end."""
+        above = w >= self.lower if self.lower else w > 0
+        return above & (w <= self.upper)
+
     def __str__(self) -> str:
         return f"({self.lower:g}, {self.upper:g})"
 
@@ -123,6 +128,11 @@ def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = T
             f"values that are {constraint.text}",
         )
     return value if isinstance(value, Tensor) else float(value)
+
+
+def spelled(values: Mapping[str, Any]) -> str:
+    """Parameters as they are typed, tensors by their shapes."""
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 
 def _short(value: Any) -> str:

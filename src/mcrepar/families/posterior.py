@@ -14,7 +14,7 @@ from torch import Tensor
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.forms import EXP, LOG, Form
 from mcrepar.families.noises import Noise
-from mcrepar.families.parameters import POSITIVE, REAL, Interval, Number, Parameter, check_value
+from mcrepar.families.parameters import POSITIVE, REAL, Interval, Number, Parameter, check_value, spelled
 from mcrepar.families.statistics import Monomial
 
 TEMPLATE_SIZE = 1000  # the d of a Radial posterior that was asked for by name, without a tensor
@@ -63,7 +63,7 @@ def _row(name: str) -> PosteriorRow:
     return POSTERIORS[name]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """One tensor of weights with a posterior law; a template while it has no learned tensors.
 
@@ -76,6 +76,11 @@ class Posterior:
     free_loc: Tensor | None = None
     free_scale: Tensor | None = None
     free_log_scale: Tensor | None = None
+
+    def __repr__(self) -> str:
+        learned = {"loc": self.free_loc, "scale": self.free_scale, "log_scale": self.free_log_scale}
+        words = {**{n: t for n, t in learned.items() if t is not None}, **self.fixed}
+        return f"posterior({', '.join(filter(None, (repr(self.name), spelled(words))))})"
 
     @property
     def name(self) -> str:
@@ -142,11 +147,11 @@ class Posterior:
     def stddev(self) -> Tensor:
         """The standard deviation of W, elementwise; infinite where it does not exist."""
         if self.form.outer is EXP:
-            return (self.raw_moment(2) - self.raw_moment(1) ** 2).sqrt()
+            first, second = self.raw_moment(1), self.raw_moment(2)
+            return torch.where(second.isinf(), math.inf, (second - first**2).sqrt())
         stretch = 0 if self.form.outer is LOG else 1
-        tau = [Monomial(float(k), 0) if stretch else Monomial(0.0, k) for k in (1, 2)]
-        deviation = math.sqrt(self.noise.moment(tau[1]) - self.noise.moment(tau[0]) ** 2)
-        return self.scale**stretch * deviation
+        m1, m2 = (self.noise.moment(Monomial(float(k)) if stretch else Monomial(0.0, k)) for k in (1, 2))
+        return self.scale**stretch * (math.sqrt(m2 - m1**2) if math.isfinite(m2) else math.inf)
 
     def raw_moment(self, k: int) -> Tensor:
         """E W^k for k = 1 or an exponential outer map, elementwise."""
@@ -175,7 +180,13 @@ class Posterior:
         return w[0] if draws is None else w
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """log q(w), elementwise; one number per draw for a joint law."""
+        """log q(w), elementwise, -inf outside the support; one number per draw for a joint law."""
+        inside = self.row.support.holds(w)
+        if not bool(inside.all()):
+            safe = torch.where(inside, w, self.row.support.lower + 1)
+            return torch.where(inside, self.log_prob(safe), -math.inf)
+        if self.form.outer is LOG:  # in log xi = w - log scale, which does not overflow
+            return self.noise.log_density_of_log(w - self.log_scale) + w - self.log_scale
         v = self.form.outer.inverse(w)
         xi = (v - self.loc) / self.scale
         volume = self.log_scale.expand(w.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 
-from mcrepar.families.parameters import HALF_LINE, Interval, Number, Parameter
+from mcrepar.families.parameters import HALF_LINE, Interval, Number, Parameter, spelled
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import General, Monomial, Statistic
 
@@ -87,7 +88,7 @@ class PriorRow:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prior:
     """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object.
 
@@ -112,6 +113,12 @@ class Prior:
     row: PriorRow | None = None
     shape: tuple[int, ...] = ()
     source: td.Distribution | None = None
+
+    def __repr__(self) -> str:
+        if self.source is not None:
+            return f"prior({self.source})"
+        words = {**self.values, **({"improper": True} if self.improper else {})}
+        return f"prior({self.name!r}, {spelled(words)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.source is not None:
@@ -144,13 +151,16 @@ class Prior:
         return {name: v for name, v in self.values.items() if isinstance(v, Tensor)}
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """log p(w), elementwise; for a joint law one number per draw, the draws being the leading dimension.
+        """log p(w), elementwise, -inf outside the support; for a joint law one number per draw (leading dimension).
 
         >>> from mcrepar import prior
         >>> float(prior("normal", scale=2.0).log_prob(torch.tensor(0.0)))
         -1.612085...
         """
-        density = self.density
+        density, inside = self.density, self.support.holds(w)
+        if not density.joint and not bool(inside.all()):
+            safe = torch.where(inside, w, max(self.support.lower, 0.0) + 1)
+            return torch.where(inside, self.log_prob(safe), -math.inf)
         if not density.joint:
             out = torch.zeros_like(w) + density.constant
             for term in density.terms:

@@ -43,6 +43,10 @@ def _lgamma(x: Number) -> Number:
     return torch.lgamma(x) if isinstance(x, Tensor) else math.lgamma(x)
 
 
+def _largest(x: Number) -> float:
+    return float(x.detach().max()) if isinstance(x, Tensor) else x
+
+
 def _real(values: Values) -> Interval:
     return LINE
 
@@ -59,7 +63,7 @@ def _raised(power: Number, label: str, absolute: bool) -> Statistic:
     number = _fixed(power)
     if number is not None:
         return Monomial(number, absolute=absolute)
-    return General(lambda x: x.abs() ** power, label, float(torch.as_tensor(power).max()), smooth=not absolute)
+    return General(lambda x: x.abs() ** power, label, _largest(power), smooth=not absolute)
 
 
 def _gamma(v: Values) -> LogDensity:
@@ -203,7 +207,7 @@ _ROWS = (
     PriorRow("lognormal", (LOC, SCALE), _lognormal, groups=("scaling",), like=td.LogNormal),
     PriorRow("pareto", (SCALE, Parameter("alpha", POSITIVE, 1.0)), lambda v: LogDensity(
         (Term(LOG, -v["alpha"] - 1),), _log(v["alpha"]) + v["alpha"] * _log(v["scale"])),
-             lambda v: Interval(float(torch.as_tensor(v["scale"]).max()), math.inf),
+             lambda v: Interval(_largest(v["scale"]), math.inf),
              ("scaling", "log-normal"), kernel=True, like=td.Pareto),
     PriorRow("dirichlet", (_concentration(2.0),), lambda v: LogDensity((Term(LOG, v["concentration"] - 1),)),
              groups=("scaling", "log-normal"), kernel=True, simplex=True),

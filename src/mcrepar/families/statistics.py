@@ -7,6 +7,7 @@ tuple, of the weight and of the noise alike; `General` holds the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -101,7 +102,7 @@ class General:
 
     def text(self, x: str = "w") -> str:
         """How the statistic is printed."""
-        return self.label.replace("u", x)
+        return re.sub(r"\bu\b", x, self.label)
 
 
 Statistic = Monomial | General

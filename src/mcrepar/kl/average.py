@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -70,7 +69,7 @@ class Integrand:
 
     def _cut(self, x: Tensor, block: slice) -> Tensor:
         """The part of a prior's tensor that belongs to a block: all of it where it is one number."""
-        if self.whole or x.numel() == 1:
+        if self.whole or self.p.row is None or x.numel() == 1:
             return x
         if x.shape == self.q.shape:
             return x.reshape(-1)[block]
@@ -99,8 +98,8 @@ def quad(integrand: Integrand, walk: Walk) -> Tensor:
     """sum_n omega_n log p(W(theta, x_n)) over the noise's fixed nodes, with S tensors kept for the backward."""
     points, omegas = integrand.q.noise.nodes()
     options: dict[str, Any] = {"dtype": walk.dtype, "device": walk.device}
-    xi = torch.as_tensor(np.asarray(points), **options)[:, None]
-    omega = torch.as_tensor(np.asarray(omegas), **options)
+    xi = torch.tensor(points, **options)[:, None]
+    omega = torch.tensor(omegas, **options)
     width = max(1, walk.max_bytes // (COPIES * walk.dtype.itemsize * len(omega)))
 
     def nodes(visit: Visit) -> None:

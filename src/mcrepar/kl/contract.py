@@ -62,7 +62,7 @@ def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> 
 
     sum_j c_j sum_d n_j(theta_d) t_jd
     """
-    loc, live = _centred(q.loc, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
+    loc, live = _centred(q, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
     plain = [p for p in live if eager or _needs_graph(p)]
     rest = [p for p in live if not (eager or _needs_graph(p))]
     total = _eager(q, loc, plain)
@@ -78,13 +78,13 @@ def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> 
     return total
 
 
-def _centred(loc: Number, products: list[Product]) -> tuple[Number, list[Product]]:
+def _centred(q: Posterior, products: list[Product]) -> tuple[Number, list[Product]]:
     """loc - center and products centred at 0, where the products on loc share a centre that is a tensor."""
     on_loc = [p.center for p in products if p.entry.loc_power]
     if not on_loc or not isinstance(on_loc[0], Tensor) or any(c is not on_loc[0] for c in on_loc):
-        return loc, products
+        return q.loc, products
     free = [replace(p, center=0.0) if not p.entry.log_power else p for p in products]
-    return loc - on_loc[0], free
+    return (q.loc - on_loc[0]).expand(q.shape), free
 
 
 def _shaped(x: Number) -> bool:

@@ -200,7 +200,7 @@ def _polynomials(q: Posterior, p: Prior, estimator: Estimator) -> tuple[Sequence
         center = None if isinstance(term.center, Tensor) else term.center
         entries = expand(term.statistic, form, loc, center, q.noise.positive)
         assert entries is not None
-        plans.append(TermPlan(term.statistic, entries))
+        plans.append(TermPlan(term.statistic, center, entries))
     return terms, plans
 
 

@@ -20,7 +20,7 @@ from mcrepar.families.posteriors import posterior
 from mcrepar.families.prior import Prior
 from mcrepar.families.priors import prior
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.estimator import DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
+from mcrepar.kl.estimator import DEFAULT_DEGREE, DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
 from mcrepar.kl.refusals import method_refusals, moment_refusal, support_refusal, threshold
 from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
 from mcrepar.kl.verdicts import VERDICTS
@@ -170,7 +170,7 @@ class Plan:
         return "stats" if law is None or draws >= law.from_draws else "repar"
 
     def _check_taylor(self, estimator: Estimator) -> None:
-        degree = estimator.degree or 0
+        degree = estimator.degree or DEFAULT_DEGREE
         if self.q.form.outer is not LOG and not self.q.noise.finite(2 * degree):
             raise InfiniteKLError(
                 f"{self.pair} by taylor of degree {degree}",
@@ -277,7 +277,7 @@ def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, .
         end = "its expectation is known in closed form" if closed else "its expectation has no closed form"
         if closed and term.condition:
             end += f" when {term.condition}"
-        return f"{term.statistic.text()} has no tuple of a size independent of M (Theorem F); {end}"
+        return f"{term.text} has no tuple of a size independent of M (Theorem F); {end}"
     law = q.noise.law(tuple(dict.fromkeys(e.tau for t in terms for e in t.entries or () if not e.tau.constant)))
     theorem = {
         "T1": "every statistic is a power or a logarithm of a scaled noise (Theorem 1)",

@@ -54,8 +54,10 @@ def _tuple(plan: Plan) -> list[str]:
 
 def _methods(plan: Plan) -> list[str]:
     lines = [f"Methods: {', '.join(plan.methods)}. Default: {plan.method}"]
-    with_draws = plan.choose(Estimator(n_mc_iter=1000))
-    lines[0] += f"; with n_mc_iter=1000: {with_draws}."
+    if plan.method is not None:
+        lines[0] += f"; with n_mc_iter=1000: {plan.choose(Estimator(n_mc_iter=1000))}."
+    else:
+        lines[0] += ", all of them only with force=True."
     if plan.infinite_variance:
         lines.append(f"Monte Carlo has infinite variance here: {plan.infinite_variance}.")
     if plan.largest_power:

@@ -77,23 +77,26 @@ def method_refusals(q: PosteriorKey, p: PriorKey, terms: Sequence[TermPlan]) -> 
     usable += ["'quad'"] if sharp is None and joint is None else []
     instead = f"method={' or '.join([*usable, repr('stream')])}"
     if unclosed is not None:
-        why = f"no closed form of E {unclosed.statistic.text()} is known under this posterior"
+        why = f"no closed form of E {unclosed.text} is known under this posterior"
         out["exact"] = MethodError(f"{pair} by exact", why, instead)
     if open_term is not None:
         why = (
-            f"{open_term.statistic.text()} of the {p.name} prior has no finite parameterization under a "
+            f"{open_term.text} of the {p.name} prior has no finite parameterization under a "
             f"{family} posterior{'' if q.form.outer is IDENTITY else f' of {q.form.outer.name}(v)'} (Theorem F)"
         )
         for method in ("stats", "repar"):
             out[method] = NoFiniteTupleError(f"{pair} by {method}", why, instead)
     if joint is not None:
-        why = f"{joint.statistic.text()} looks at all weights at once"
+        why = f"{joint.text} looks at all weights at once"
         for method in ("quad", "taylor"):
             out[method] = MethodError(f"{pair} by {method}", why, "method='stream'")
     elif sharp is not None:
-        why = f"{sharp.statistic.text()} of the {p.name} prior is not smooth"
+        why = f"{sharp.text} of the {p.name} prior is not smooth"
         for method in ("quad", "taylor"):
             out[method] = MethodError(f"{pair} by {method}", why, instead)
+    if p.foreign:
+        why = "the derivatives of a foreign log density are not known"
+        out["taylor"] = MethodError(f"{pair} by taylor", why, instead)
     return out
 
 

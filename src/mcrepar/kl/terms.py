@@ -43,13 +43,14 @@ class PriorKey:
     improper: bool
     simplex: bool
     kernel: bool
+    foreign: bool
 
     @classmethod
     def of(cls, p: Prior) -> PriorKey:
         """The key of `p`."""
         p = p.sketch()
         terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms)
-        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel)
+        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel, p.row is None)
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,22 @@ class TermPlan:
 
     Args:
         statistic: of the weight.
+        center: subtracted from the weight, None where it is a tensor.
         entries: its tuple, None where Theorem F says that there is none.
         closed: the name of the closed expectation of a statistic without a tuple, "" where none is known.
         condition: when that closed form holds, "" for always.
     """
 
     statistic: Statistic
+    center: float | None
     entries: tuple[Entry, ...] | None
     closed: str = ""
     condition: str = ""
+
+    @property
+    def text(self) -> str:
+        """How the statistic is printed."""
+        return self.statistic.text("w" if self.center == 0 else "(w - c)")
 
 
 def plan_term(q: PosteriorKey, statistic: Statistic, center: float | None) -> TermPlan:
@@ -76,8 +84,8 @@ def plan_term(q: PosteriorKey, statistic: Statistic, center: float | None) -> Te
         statistic = Monomial(statistic.power)  # |w - c| = w - c
     entries = expand(statistic, q.form, q.loc, center, q.noise.positive)
     if entries is not None:
-        return TermPlan(statistic, entries)
-    return TermPlan(statistic, None, *_closed(q, statistic, center))
+        return TermPlan(statistic, center, entries)
+    return TermPlan(statistic, center, None, *_closed(q, statistic, center))
 
 
 def _closed(q: PosteriorKey, statistic: Statistic, center: float | None) -> tuple[str, str]:

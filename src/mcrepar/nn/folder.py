@@ -54,7 +54,11 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         refuse(folder, f"its file {name} is missing")
     if _digest(path) != config["sha256"]:
         refuse(folder, f"its file {name} is damaged: the bytes are not those that were written")
-    tensors = _safetensors().load_file(path)
+    library = _safetensors()
+    try:
+        tensors = library.load_file(path)
+    except Exception as error:  # safetensors has an error of its own, and uses others too
+        refuse(folder, f"its file {name} holds no tensors ({error})")
     return {key: value for key, value in config.items() if key not in OWN}, tensors
 
 
