@@ -9,6 +9,8 @@ from typing import Any
 HERE = Path(__file__).parent
 START, END = "<!-- numbers: written by benchmarks/readme.py -->", "<!-- end of numbers -->"
 
+BUSY = 0.5  # load average above which numbers are only provisional
+
 
 def block(found: dict[str, Any]) -> str:
     """The table of what was reached against its targets, in Markdown."""
@@ -21,6 +23,8 @@ def block(found: dict[str, Any]) -> str:
         f"radial x normal, value and backward; {machine['cpu']}, {machine['threads']} threads, "
         f"torch {machine['torch'].partition('+')[0]}. Ratios within one run (`make bench`):"
     )
+    if machine["load at start"] > BUSY:
+        head = f"**Provisional: the machine was busy (load average {machine['load at start']}).** {head}"
     return "\n".join([head, "", "| cost of | against | reached | target |", "|---|---|---|---|", *rows])
 
 

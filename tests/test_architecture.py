@@ -127,7 +127,7 @@ def test_light_modules_import_no_torch(name):
         ("kl", "import mcrepar"),
         ("kl", "from mcrepar import nn"),
         ("kl", "from mcrepar.models import alexnet"),
-        ("objective", "from mcrepar.predict import predict"),
+        ("objective", "from mcrepar.prediction import predict"),
         ("models", "from mcrepar.families.priors import prior"),
         ("metrics", "from mcrepar.plots import curve"),
     ],

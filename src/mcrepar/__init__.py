@@ -28,9 +28,18 @@ _HOMES = {
     "mcrepar.kl.divergence": ("kl_divergence",),
     "mcrepar.kl.plan": ("Plan", "explain"),
     "mcrepar.nn.module": ("BayesianModule", "bayesian"),
+    "mcrepar.nn.saving": ("load", "save"),
     "mcrepar.objective": ("Elbo", "elbo", "kl_weight"),
+    "mcrepar.prediction": ("Prediction", "predict"),
 }
-_MODULES = ("families", "kl", "likelihoods", "nn")  # what is reached as mcrepar.name without an import of its own
+_MODULES = (
+    "families",
+    "kl",
+    "likelihoods",
+    "models",
+    "nn",
+    "paper",
+)  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)
@@ -39,7 +48,9 @@ if TYPE_CHECKING:
     from mcrepar import families as families
     from mcrepar import kl as kl
     from mcrepar import likelihoods as likelihoods
+    from mcrepar import models as models
     from mcrepar import nn as nn
+    from mcrepar import paper as paper
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
     from mcrepar.errors import InfiniteVarianceWarning as InfiniteVarianceWarning
@@ -61,9 +72,13 @@ if TYPE_CHECKING:
     from mcrepar.kl.plan import explain as explain
     from mcrepar.nn.module import BayesianModule as BayesianModule
     from mcrepar.nn.module import bayesian as bayesian
+    from mcrepar.nn.saving import load as load
+    from mcrepar.nn.saving import save as save
     from mcrepar.objective import Elbo as Elbo
     from mcrepar.objective import elbo as elbo
     from mcrepar.objective import kl_weight as kl_weight
+    from mcrepar.prediction import Prediction as Prediction
+    from mcrepar.prediction import predict as predict
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):

@@ -16,7 +16,7 @@ from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
-from mcrepar.quantiles import quantile
+from mcrepar.nn.quantiles import quantile
 
 LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}
 MAX_BYTES = 2**30

@@ -49,7 +49,7 @@ class Entry:
         return " ".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outer:
     """The outer map f of W = f(loc + scale * xi).
 
@@ -66,6 +66,9 @@ class Outer:
     inverse: Callable[[Tensor], Tensor]
     slope: tuple[float, Monomial] | None = None
     derivative: Callable[[Tensor], Tensor] | None = None
+
+    def __repr__(self) -> str:
+        return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], Outer], tuple[str]]:
         return _outer, (self.name,)  # a map is pickled as its name

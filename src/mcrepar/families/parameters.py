@@ -116,6 +116,8 @@ def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = T
         raise ParameterError(what, f"{name} has dtype {value.dtype}", "a floating-point tensor")
     if not validate:
         return value
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ParameterError(what, f"{name} is on the meta device, without values", "a tensor that has values")
     tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
     right = constraint.holds(tensor)
     if not bool(right.all()):

@@ -166,10 +166,12 @@ class Prior:
             for term in density.terms:
                 out = out + term(w)
             return out
-        size = w[0].numel()
-        constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(w.shape[1:]).sum()
-        flat = w.reshape(len(w), -1)
-        return sum((joint_term(t, flat) for t in density.terms), constant + density.total(size))
+        shape, size = w.shape[1:], w[0].numel()
+        constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(shape).sum()
+        ours = self.tensors if self.row is not None else {}  # a foreign law knows its own shape
+        shaped = {n: t.expand(shape).reshape(-1) for n, t in ours.items() if t.numel() > 1}
+        terms = self.filled(**shaped).density.terms
+        return sum((term(w.reshape(len(w), -1)) for term in terms), constant + density.total(size))
 
 
 def _restored(source: str | td.Distribution, improper: bool, values: dict[str, Any]) -> Prior:
@@ -178,9 +180,3 @@ def _restored(source: str | td.Distribution, improper: bool, values: dict[str, A
     from mcrepar.families.priors import prior
 
     return prior(source, improper=improper, **values) if isinstance(source, str) else as_prior(source)
-
-
-def joint_term(term: Term, flat: Tensor) -> Tensor:
-    """A term of a joint law on flattened draws: (draws, size) -> (draws,)."""
-    center = term.center.reshape(-1) if isinstance(term.center, Tensor) and term.center.dim() else term.center
-    return term.coefficient * term.statistic(flat - center)

@@ -139,7 +139,7 @@ def _radial(v: Values) -> LogDensity:
     b = v["scale"]
 
     def joint(u: Tensor) -> Tensor:  # (draws, size) -> (draws,)
-        squares = ((u / (b.reshape(-1) if isinstance(b, Tensor) and b.dim() else b)) ** 2).sum(-1)
+        squares: Tensor = ((u / b) ** 2).sum(-1)
         return -squares / 2 - (u.shape[-1] - 1) / 2 * squares.log()
 
     def total(size: int) -> float:

@@ -6,22 +6,22 @@ the same noise again in the backward; quad is stream over fixed nodes instead of
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mcrepar.errors import MethodError
 from mcrepar.families.posterior import Posterior
-from mcrepar.families.prior import Prior, joint_term
+from mcrepar.families.prior import Prior
 from mcrepar.kl.draws import COPIES, Walk
+from mcrepar.kl.layout import flat, weight_order
 
 Visit = Callable[[slice, Tensor, Tensor | None], None]  # a block of weights, its noise, the weights of the nodes
 Nodes = Callable[[Visit], None]
+Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,70 +44,79 @@ class Integrand:
     @property
     def theta(self) -> list[Tensor]:
         """scale, and loc where it is a tensor, both flat."""
-        loc = self.q.loc
-        return [self.q.scale.reshape(-1), *([loc.reshape(-1)] if isinstance(loc, Tensor) else [])]
+        loc, order = self.q.loc, weight_order(self.q, self.p)
+        return [flat(self.q.scale, order), *([flat(loc, order)] if isinstance(loc, Tensor) else [])]
 
     @property
     def zeta(self) -> list[Tensor]:
         """The tensors of the prior."""
         return list(self.p.tensors.values())
 
-    def weights(self, theta: list[Tensor], xi: Tensor) -> Tensor:
+    def weights(self, theta: Sequence[Tensor], xi: Tensor) -> Tensor:
         """W(theta, xi) on a block: (draws, block)."""
         loc = theta[1] if len(theta) == 2 else self.q.loc
         return self.q.form.weights(loc, theta[0], xi)
 
-    def log_prob(self, zeta: list[Tensor], w: Tensor, block: slice, omega: Tensor | None = None) -> Tensor:
-        """The sum of the terms over draws (weighted by `omega` where they are nodes) and the weights of a block."""
-        tensors = dict(zip(self.p.tensors, (self._cut(z, block) for z in zeta), strict=True))
+    def log_prob(self, zeta: Sequence[Tensor], w: Tensor, omega: Tensor | None = None) -> Tensor:
+        """The sum of the terms over draws (weighted by `omega` where they are nodes) and the weights of a block.
+
+        Args:
+            zeta: the prior's tensors, cut to the block by `place` and `cut`.
+            w: the weights, (draws, block).
+            omega: the weights of the draws.
+        """
+        tensors = dict(zip(self.p.tensors, zeta, strict=True))
         total: Tensor | float = 0.0
         for term in self.p.build({**self.p.values, **tensors}).terms:
-            rows = joint_term(term, w) if self.whole else term(w)
+            rows = term(w)
             total = total + (rows.sum() if omega is None else omega @ rows.sum(-1))
         assert isinstance(total, Tensor)
         return total
 
-    def _cut(self, x: Tensor, block: slice) -> Tensor:
-        """The part of a prior's tensor that belongs to a block: all of it where it is one number."""
-        if self.whole or self.p.row is None or x.numel() == 1:
-            return x
+    def place(self, x: Tensor, block: slice) -> Place:
+        """Where the values of a prior's tensor for a block stand in it: None for all of it, where it is one number."""
+        if self.p.row is None or x.numel() == 1:
+            return None
         if x.shape == self.q.shape:
-            return x.reshape(-1)[block]
+            return block
         strides = x.contiguous().expand(self.q.shape).stride()
         places = torch.arange(block.start, block.stop, device=x.device)
         where = torch.zeros_like(places)
         for length, stride in zip(reversed(self.q.shape), reversed(strides), strict=True):
             where = where + places % length * stride
             places = places // length
-        return x.reshape(-1)[where]
+        return where
+
+
+def _cut(x: Tensor, place: Place) -> Tensor:
+    return x if place is None else x.reshape(-1)[place]
 
 
 def direct(integrand: Integrand, walk: Walk) -> Tensor:
     """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
-    w = integrand.weights(integrand.theta, walk.all())
-    return integrand.log_prob(integrand.zeta, w, slice(0, walk.size)) / walk.draws
+    everything = slice(0, walk.size)
+    zeta = [_cut(z, integrand.place(z, everything)) for z in integrand.zeta]
+    return integrand.log_prob(zeta, integrand.weights(integrand.theta, walk.all())) / walk.draws
 
 
 def stream(integrand: Integrand, walk: Walk) -> Tensor:
     """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
-    mean: Tensor = _Stream.apply(integrand, _drawn(walk), 1 / walk.draws, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
-    return mean
+    return _stream(integrand, _drawn(walk), 1 / walk.draws)
 
 
 def quad(integrand: Integrand, walk: Walk) -> Tensor:
     """sum_n omega_n log p(W(theta, x_n)) over the noise's fixed nodes, with S tensors kept for the backward."""
     points, omegas = integrand.q.noise.nodes()
-    options: dict[str, Any] = {"dtype": walk.dtype, "device": walk.device}
-    xi = torch.tensor(points, **options)[:, None]
-    omega = torch.tensor(omegas, **options)
-    width = max(1, walk.max_bytes // (COPIES * walk.dtype.itemsize * len(omega)))
+    wide = torch.float32 if walk.device.type == "mps" else torch.float64  # nodes reach numbers that singles do not hold
+    xi = torch.tensor(points, dtype=wide, device=walk.device)[:, None]
+    omega = torch.tensor(omegas, dtype=wide, device=walk.device)
+    width = max(1, walk.max_bytes // (COPIES * wide.itemsize * len(omega)))
 
     def nodes(visit: Visit) -> None:
         for start in range(0, walk.size, width):
             visit(slice(start, min(start + width, walk.size)), xi, omega)
 
-    mean: Tensor = _Stream.apply(integrand, nodes, 1.0, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
-    return mean
+    return _stream(integrand, nodes, 1.0)
 
 
 def regen(integrand: Integrand, walk: Walk) -> Tensor:
@@ -116,46 +125,61 @@ def regen(integrand: Integrand, walk: Walk) -> Tensor:
     return mean
 
 
+def _stream(integrand: Integrand, nodes: Nodes, factor: float) -> Tensor:
+    inputs = (*integrand.theta, *integrand.zeta)
+    mean: Tensor = _Stream.apply(integrand, nodes, factor, *inputs)  # type: ignore[no-untyped-call]
+    return mean
+
+
 def _accumulate(
     integrand: Integrand, nodes: Nodes, inputs: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum of the integrand over all nodes, in float64, and its gradient for the inputs that need one.
 
-    Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own.
+    Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own. Blocks may run in parallel:
+    each adds to its own part of theta, and what they share is added up in their order at the end.
     """
     split = 1 + isinstance(integrand.q.loc, Tensor)
-    theta, zeta = (
-        list(inputs[:split]),
-        [z.detach().requires_grad_(n) for z, n in zip(inputs, needed, strict=True)][split:],
-    )
-    wide = torch.float32 if theta[0].device.type == "mps" else torch.float64
-    total = torch.zeros((), dtype=wide, device=theta[0].device)
+    theta, zeta, learned = inputs[:split], inputs[split:], needed[split:]
     slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
-    wanted = [z for z in zeta if z.requires_grad]
-    lock = threading.Lock()  # blocks are disjoint in theta, but share the total and the prior's tensors
+    values: dict[int, Tensor] = {}
+    shared: dict[tuple[int, int], Tensor] = {}
 
     def visit(block: slice, xi: Tensor, omega: Tensor | None) -> None:
+        places = [integrand.place(z, block) for z in zeta]
         with torch.no_grad():
             w = integrand.weights([x[block] for x in theta], xi)
+            cuts = [_cut(z, place).detach() for z, place in zip(zeta, places, strict=True)]
         with torch.enable_grad():
             w.requires_grad_(any(needed[:split]))
-            value = integrand.log_prob(zeta, w, block, omega)
-            sources = [*([w] if w.requires_grad else []), *wanted]
-            found = list(torch.autograd.grad(value, sources, allow_unused=True)) if sources else []
-        if w.requires_grad and (slope := found.pop(0)) is not None:
+            leaves = [c.requires_grad_() if need else c for c, need in zip(cuts, learned, strict=True)]
+            value = integrand.log_prob(leaves, w, omega)
+            sources = [x for x in (w, *leaves) if x.requires_grad]
+            found = list(torch.autograd.grad(value, sources, allow_unused=True)) if value.requires_grad else []
+        detached = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+        values[block.start] = values[block.start] + detached if block.start in values else detached
+        if found and w.requires_grad and (slope := found.pop(0)) is not None:
             by_loc, by_scale = integrand.q.form.pull_back(slope, w.detach(), xi)
             for into, part in zip(slopes[:split], (by_scale, by_loc), strict=False):
                 if into is not None:
                     into[block].add_(part)
-        with lock:
-            total.add_(value.detach())
-            shared = (s for s in slopes[split:] if s is not None)
-            for into, part in zip(shared, found, strict=True):
-                if part is not None:
-                    into.add_(part)
+        for k, (into, place) in enumerate(zip(slopes[split:], places, strict=True)):
+            own = found.pop(0) if into is not None and found else None
+            if into is None or own is None:
+                continue
+            if isinstance(place, slice):
+                into.view(-1)[place].add_(own)
+            else:
+                whole = own if place is None else torch.zeros_like(into).view(-1).index_add_(0, place, own)
+                key = (block.start, k)
+                shared[key] = shared[key] + whole.view_as(into) if key in shared else whole.view_as(into)
 
     nodes(visit)
-    return total, slopes
+    for key in sorted(shared):
+        into = slopes[split + key[1]]
+        assert into is not None
+        into.add_(shared[key])
+    return torch.stack([values[start] for start in sorted(values)]).sum(), slopes
 
 
 class _Stream(torch.autograd.Function):
@@ -168,8 +192,8 @@ class _Stream(torch.autograd.Function):
         return total * factor
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivatives("stream and quad")
         return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
 
 
@@ -184,11 +208,19 @@ class _Regen(torch.autograd.Function):
         return total / walk.draws
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivatives("regen")
         _, slopes = _accumulate(ctx.integrand, _drawn(ctx.walk), ctx.saved_tensors, ctx.needs_input_grad[2:])
         scale = grad / ctx.walk.draws
         return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
+
+
+def refuse_second_derivatives(what: str) -> None:
+    """A backward runs with gradients enabled only for create_graph=True; silence would give a wrong Hessian."""
+    if torch.is_grad_enabled():
+        raise MethodError(
+            f"second derivatives through {what}", "only first ones are kept", "method='direct', 'repar' or 'exact'"
+        )
 
 
 def _drawn(walk: Walk) -> Nodes:
@@ -197,12 +229,10 @@ def _drawn(walk: Walk) -> Nodes:
 
 def check_learned(integrand: Integrand, method: str) -> None:
     """Refuse a foreign prior that hides learned tensors where only `direct` finds them."""
-    size = integrand.q.numel if integrand.whole else 1
     scale = integrand.theta[0]
-    zeta = [z.detach() for z in integrand.zeta]
     with torch.enable_grad():
-        w = torch.full((1, size), 1.5, dtype=scale.dtype, device=scale.device)
-        hidden = integrand.log_prob(zeta, w, slice(0, size)).requires_grad
+        w = torch.full((1, scale.numel() if integrand.whole else 1), 1.5, dtype=scale.dtype, device=scale.device)
+        hidden = integrand.log_prob([z.detach() for z in integrand.zeta], w).requires_grad
     if hidden:
         raise MethodError(
             f"{integrand.p.name} prior by {method}",

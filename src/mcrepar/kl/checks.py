@@ -52,8 +52,11 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
                 "one shape for both",
             )
         return
-    for name, value in p.tensors.items():
-        _check_tensor(f"{pair} with the prior's {name}", value, q)
+    for parameter in p.row.parameters:
+        value = p.values[parameter.name]
+        if isinstance(value, Tensor):
+            _check_tensor(f"{pair} with the prior's {parameter.name}", value, q)
+            check_value(f"{pair}, prior", parameter, value)
 
 
 def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
@@ -97,9 +100,25 @@ def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
         warnings.warn(f"{plan.pair} by {method} has infinite variance", InfiniteVarianceWarning, stacklevel=4)
     if method == "exact":
         _check_conditions(plan, q, p)
-    if method == "quad" and auto and not _smooth(q, p):
-        return "stream"
+    if method == "quad" and auto and not infinite and not _smooth(q, p):
+        method = "stream"
+    if method in ("stream", "regen", "direct"):
+        _check_underflow(plan, q)
     return method
+
+
+def _check_underflow(plan: Plan, q: Posterior) -> None:
+    """Refuse draws of w = exp(v) that vanish in this precision, where 1 / w and log w would not be finite."""
+    if q.form.outer is not EXP or q.noise.positive:
+        return
+    lowest = float((q.loc - 6 * q.scale).detach().min())
+    smallest = math.log(torch.finfo(wide_dtype(q.dtype)).tiny)
+    if lowest < smallest:
+        raise ParameterError(
+            f"{plan.pair} by drawing exp(v)",
+            f"v reaches {lowest:.3g}, and {wide_dtype(q.dtype)} holds exp(v) down to v = {smallest:.3g}",
+            "float64 tensors, or method='exact' or 'quad'",
+        )
 
 
 def _check_conditions(plan: Plan, q: Posterior, p: Prior) -> None:
@@ -115,7 +134,7 @@ def _check_conditions(plan: Plan, q: Posterior, p: Prior) -> None:
 
 def _holds(closed: str, term: Term, q: Posterior) -> bool:
     assert isinstance(term.statistic, General)
-    ratio = q.scale.detach() / term.statistic.length
+    ratio = (q.scale / term.statistic.length).detach()
     if closed == "softplus":
         return bool((ratio == 1).all())
     same = torch.as_tensor(q.loc - term.center).detach()
@@ -129,7 +148,7 @@ def _smooth(q: Posterior, p: Prior) -> bool:
     second = q.noise.moment(Monomial(2.0))
     deviation = float(q.scale.detach().max()) * (math.sqrt(second) if math.isfinite(second) else 1.0)
     lengths = [t.statistic.length for t in p.density.terms if isinstance(t.statistic, General)]
-    shortest = min(float(torch.as_tensor(length).min()) for length in lengths) if lengths else 1.0
+    shortest = min(float(torch.as_tensor(length).detach().min()) for length in lengths) if lengths else 1.0
     return deviation <= SMOOTH_RATIO * shortest
 
 

@@ -20,6 +20,7 @@ from mcrepar.families.forms import Entry
 from mcrepar.families.parameters import Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
+from mcrepar.kl.layout import Order, flat, unflat
 
 CPU_BLOCK = 2**17  # weights that are contracted at once, so that temporaries stay in the cache
 
@@ -57,17 +58,23 @@ class Factor:
         return not (self.a or self.b or self.j)
 
 
-def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> Tensor:
+def contract(q: Posterior, products: Sequence[Product], order: Order = None, eager: bool = False) -> Tensor:
     """The sum of `products` over the weights of `q`, in float64.
 
     sum_j c_j sum_d n_j(theta_d) t_jd
+
+    Args:
+        q: the posterior.
+        products: its entries with their coefficients and means.
+        order: in which the means t go through the weights.
+        eager: keep plain autograd, to be looked at.
     """
     loc, live = _centred(q, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
     plain = [p for p in live if eager or _needs_graph(p)]
     rest = [p for p in live if not (eager or _needs_graph(p))]
-    total = _eager(q, loc, plain)
+    total = _eager(q, loc, [_in_shape(p, q, order) for p in plain])
     if rest:
-        loc, scale = _flat(q, loc, memory_order=not any(_shaped(p.coefficient) for p in rest))
+        loc, scale = flat(loc, order) if isinstance(loc, Tensor) else loc, flat(q.learned[-1], order)
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
         sums: Tensor = _Sums.apply(  # type: ignore[no-untyped-call]
@@ -76,6 +83,10 @@ def contract(q: Posterior, products: Sequence[Product], eager: bool = False) -> 
         stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
         total = total + stacked @ sums
     return total
+
+
+def _in_shape(product: Product, q: Posterior, order: Order) -> Product:
+    return replace(product, t=unflat(product.t, q.shape, order)) if isinstance(product.t, Tensor) else product
 
 
 def _centred(q: Posterior, products: list[Product]) -> tuple[Number, list[Product]]:
@@ -87,10 +98,6 @@ def _centred(q: Posterior, products: list[Product]) -> tuple[Number, list[Produc
     return (q.loc - on_loc[0]).expand(q.shape), free
 
 
-def _shaped(x: Number) -> bool:
-    return isinstance(x, Tensor) and x.numel() > 1
-
-
 def _needs_graph(product: Product) -> bool:
     """Whether a prior's tensor stands where only plain autograd can differentiate it."""
     coefficient, entry = product.coefficient, product.entry
@@ -100,16 +107,6 @@ def _needs_graph(product: Product) -> bool:
 
 def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _flat(q: Posterior, loc: Number, memory_order: bool) -> tuple[Number, Tensor]:
-    """The parameters as they lie in memory where the order of the weights is free, else in logical order."""
-    scale = q.learned[-1]
-    if memory_order and (not isinstance(loc, Tensor) or loc.stride() == scale.stride()):
-        strides = scale.stride()
-        order = sorted(range(scale.dim()), key=lambda k: -strides[k])
-        scale, loc = scale.permute(order), loc.permute(order) if isinstance(loc, Tensor) else loc
-    return (loc.reshape(-1) if isinstance(loc, Tensor) else loc), scale.reshape(-1)
 
 
 def _flattened(q: Posterior, product: Product, loc: Number) -> tuple[Number, Factor, Number]:
@@ -141,7 +138,7 @@ def _eager(q: Posterior, loc: Number, products: Sequence[Product]) -> Tensor:
 def _summand(q: Posterior, loc: Number, product: Product) -> Number:
     """coefficient n(theta) t, elementwise; what needs no gradient is multiplied first, and so is no node."""
     entry, coefficient, center = product.entry, product.coefficient, product.center
-    known: Number = product.t.reshape(q.shape) if isinstance(product.t, Tensor) else product.t
+    known: Number = product.t
     known = _times(known, entry.factor)
     factors: list[Number] = []
     if entry.loc_power:

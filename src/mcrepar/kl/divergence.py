@@ -22,6 +22,7 @@ from mcrepar.kl.closed import closed_mean
 from mcrepar.kl.contract import Product, contract
 from mcrepar.kl.draws import Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, DEFAULT_DEGREE, Estimator
+from mcrepar.kl.layout import weight_order
 from mcrepar.kl.means import Means, averages, combined_log_density, lawful, mean_log_density, moments
 from mcrepar.kl.plan import Plan, inner, plan_pair
 from mcrepar.kl.taylor import polynomial
@@ -95,7 +96,7 @@ def apply_plan(
     """The KL of objects that fit together, in float64, with a plan made before."""
     method = settle(plan, q, p, estimator)
     with torch.autocast(q.device.type, enabled=False):
-        return _apply(plan, _widened(q), p, method, estimator, generator, eager)
+        return _apply(plan, _widened(q), _widened_prior(p), method, estimator, generator, eager)
 
 
 def _apply(
@@ -112,13 +113,14 @@ def _apply(
     if method not in ("exact", "quad", "stats"):
         walk = replace(walk, seed=new_seed(generator, q.device))
     constant = _summed(density.constant, q) + density.total(q.numel)
+    order = weight_order(q, p)
     if method in AVERAGED:
         integrand = average.Integrand(q, p)
         if p.row is None and method != "direct":
             average.check_learned(integrand, method)
         cross: Tensor = getattr(average, method)(integrand, walk)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
-        return contract(q, entropy, eager) + log_density - cross - constant
+        return contract(q, entropy, order, eager) + log_density - cross - constant
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
     taus = dict.fromkeys(e.tau for t in plans for e in t.entries or ())
     if method == "stats" and estimator.entropy == "mc":
@@ -131,7 +133,7 @@ def _apply(
         for entry in term_plan.entries or ()
     ]
     entropy, log_density = _entropy(q, method, estimator, walk, means)
-    value = contract(q, [*products, *entropy], eager) + log_density - constant
+    value = contract(q, [*products, *entropy], order, eager) + log_density - constant
     for term, term_plan in zip(terms, plans, strict=True):
         if term_plan.entries is None:
             value = value - closed_mean(q, term, term_plan)
@@ -218,3 +220,9 @@ def _widened(q: Posterior) -> Posterior:
         return q
     names = ("free_loc", "free_scale", "free_log_scale")
     return replace(q, **{n: t.to(dtype) for n in names if (t := getattr(q, n)) is not None})
+
+
+def _widened_prior(p: Prior) -> Prior:
+    """`p` in at least single precision."""
+    narrow = {n: t.to(wide_dtype(t.dtype)) for n, t in p.tensors.items() if t.dtype != wide_dtype(t.dtype)}
+    return p.filled(**narrow) if narrow else p

@@ -55,13 +55,15 @@ class Walk:
     @property
     def threads(self) -> int:
         """How many blocks are walked at once."""
-        return min(torch.get_num_threads(), len(self.blocks)) if self.device.type == "cpu" else 1
+        if self.device.type != "cpu":
+            return 1
+        affordable = self.max_bytes // (COPIES * self.dtype.itemsize * self.budget)
+        return max(1, min(torch.get_num_threads(), len(self.blocks), affordable))
 
     @property
     def budget(self) -> int:
         """How many elements a block may hold."""
-        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
-        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize * workers))
+        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize))
         return min(most, CPU_BLOCK) if self.device.type == "cpu" else most
 
     @property

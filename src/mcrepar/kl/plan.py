@@ -133,7 +133,7 @@ class Plan:
             raise self.refusals["exact"]
         wanted, draws = estimator.method, estimator.n_mc_iter
         if wanted == "auto":
-            wanted = self._auto(draws if estimator.entropy == "exact" else draws or DEFAULT_DRAWS)
+            wanted = self._auto(draws) if estimator.entropy == "exact" else self._auto_sampled(draws or DEFAULT_DRAWS)
         if wanted in self.refusals:
             raise self.refusals[wanted]
         if wanted in SAMPLED and self.infinite_variance and not estimator.force:
@@ -164,10 +164,15 @@ class Plan:
             if exact:
                 return "exact"
             return "quad" if "quad" not in self.refusals else "stream"
+        return self._auto_sampled(draws, stats=True)
+
+    def _auto_sampled(self, draws: int, stats: bool | None = None) -> str:
+        """A method that draws: stats where it can (log q must be among its statistics to be sampled too)."""
         if not self.right:
             return "stream"
+        stats = self.q.noise.density_terms is not None if stats is None else stats
         law = self.law
-        return "stats" if law is None or draws >= law.from_draws else "repar"
+        return "stats" if stats and (law is None or draws >= law.from_draws) else "repar"
 
     def _check_taylor(self, estimator: Estimator) -> None:
         degree = estimator.degree or DEFAULT_DEGREE

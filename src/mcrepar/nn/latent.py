@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from mcrepar.errors import MethodError
 from mcrepar.families.forms import EXP, LOG
@@ -17,10 +16,12 @@ from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import Monomial
+from mcrepar.kl.average import refuse_second_derivatives
 from mcrepar.kl.checks import check_finite
 from mcrepar.kl.divergence import apply_plan
 from mcrepar.kl.draws import CPU_BLOCK, Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+from mcrepar.kl.layout import unflat
 from mcrepar.kl.plan import Plan, plan_pair
 
 Map = Callable[[Tensor], Tensor]
@@ -192,12 +193,10 @@ def start_values(q: Posterior, centre: Tensor, deviation: float) -> tuple[Tensor
     return centre.clone(), torch.full_like(centre, math.log(max(deviation, least) / unit))
 
 
-def laid_out(flat: Tensor, reference: Tensor) -> Tensor:
-    """A flat tensor of iid numbers in the shape and memory layout of `reference`, without a copy."""
+def laid_out(row: Tensor, reference: Tensor) -> Tensor:
+    """A row of iid numbers in the shape and memory layout of `reference`, without a copy."""
     strides = reference.stride()
-    order = sorted(range(reference.dim()), key=lambda k: -strides[k])
-    inverse = sorted(range(reference.dim()), key=lambda k: order[k])
-    return flat.view([reference.shape[k] for k in order]).permute(inverse)
+    return unflat(row, reference.shape, sorted(range(len(strides)), key=lambda k: -strides[k]))
 
 
 class _Moved(torch.autograd.Function):
@@ -210,8 +209,8 @@ class _Moved(torch.autograd.Function):
         return moved.clone() if loc is None else loc + moved
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        refuse_second_derivatives("a draw of the weights")
         (moved,) = ctx.saved_tensors
         return (grad if ctx.needs_input_grad[0] else None), grad * moved, None
 

@@ -53,6 +53,10 @@ class BayesianModule(nn.Module):
         for place, _ in chosen:
             for owner, name in zip(place.owners, place.names, strict=True):
                 owner._parameters[name.rpartition(".")[2]] = None
+        for module in net.modules():
+            if isinstance(module, nn.RNNBase):
+                module.register_forward_pre_hook(_list_weights)
+        _forget(net)
         self.calibration = Calibration(net)
         self._lock = _Lock()
 
@@ -195,7 +199,13 @@ def _forget(net: nn.Module) -> None:
     """Recurrent layers keep a list of their weights: without this it would hold the last draw."""
     for module in net.modules():
         if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()
+            _list_weights(module)
+
+
+def _list_weights(module: nn.Module, *_: object) -> None:
+    """The list by which a recurrent layer finds its weights, from the present ones: a swap goes past it."""
+    assert isinstance(module, nn.RNNBase)
+    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
 def bayesian(

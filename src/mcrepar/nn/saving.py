@@ -110,7 +110,7 @@ def _left_alone(chosen: list[tuple[Place, Options]]) -> Iterator[None]:
     except BaseException:
         for place, _ in chosen:
             for owner, name in zip(place.owners, place.names, strict=True):
-                owner._parameters[name.rpartition(".")[2]] = place.parameter
+                setattr(owner, name.rpartition(".")[2], place.parameter)
         raise
 
 
