@@ -57,7 +57,10 @@ class Source:
 
 
 def vector_norm(z: Tensor) -> Tensor:
-    """|z| over the last dimension in float64, by blocks: a float32 sum over 1e7 squares loses 3 digits."""
+    """|z| over the last dimension; long ones by blocks and in float64: a float32 sum over 1e7 squares loses 3 digits."""
+    if z.shape[-1] <= 2**15:
+        short: Tensor = torch.linalg.vector_norm(z, dim=-1)
+        return short
     whole = z.shape[-1] // 1024 * 1024
     blocks = z[..., :whole].reshape(*z.shape[:-1], whole // 1024, 1024)
     parts = torch.cat([torch.linalg.vector_norm(blocks, dim=-1), z[..., whole:]], dim=-1)
