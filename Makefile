@@ -17,6 +17,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kl.py
+	$(BIN)/python benchmarks/step.py
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov

@@ -10,10 +10,7 @@ import argparse
 import json
 import math
 import os
-import platform
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +19,7 @@ from pathlib import Path
 import kl_figure
 import readme
 import torch
+from timing import Timings, machine, take_turns
 from torch import Tensor
 
 import mcrepar
@@ -38,7 +36,6 @@ CURVES = ("direct", "repar", "stream", "stats", "exact")
 MOST_SECONDS, MOST_BYTES = 4.0, 6 * 2**30  # where a curve ends: seconds of a call, bytes that it keeps for the backward
 
 Case = Callable[[], Tensor]  # builds the value; the gradient is taken of it
-Timings = dict[str, dict[str, float]]
 
 
 def resnet18(classes: int = 10) -> list[tuple[int, ...]]:
@@ -104,21 +101,6 @@ class Network:
 
 def sum_of(values: Iterator[Tensor]) -> Tensor:
     return torch.stack(list(values)).sum()
-
-
-def take_turns(cases: dict[str, Callable[[], None]], rounds: int, warm_up: int = 1) -> Timings:
-    """Seconds of every case: median, fastest and slowest of `rounds` rounds, in each of which all take their turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for turn in range(warm_up + rounds):
-        for name, run in cases.items():
-            start = time.perf_counter()
-            run()
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
-    return {
-        name: {"median": statistics.median(s), "fastest": min(s), "slowest": max(s), "rounds": rounds}
-        for name, s in seconds.items()
-    }
 
 
 @contextmanager
@@ -232,13 +214,6 @@ def targets(one: Timings, many: Timings, kept: dict[str, dict[str, int | None]])
     return out
 
 
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def say(what: str) -> None:
     print(f"measuring {what}, load average {os.getloadavg()[0]:.2f}", file=sys.stderr, flush=True)
 
@@ -247,7 +222,7 @@ def measure(quick: bool) -> dict[str, object]:
     torch.manual_seed(0)
     net = Network([(64, 3, 3, 3), (64, 64, 3, 3)] if quick else resnet18())
     middle = Network([(64, 64)] if quick else [(1024, 1024)])
-    load = round(os.getloadavg()[0], 2)
+    found_on = machine()
     say("one draw")
     one = one_draw(net, 2 if quick else 21)
     say(f"{DRAWS} draws")
@@ -261,13 +236,7 @@ def measure(quick: bool) -> dict[str, object]:
     points = curves(middle, grid, 1 if quick else 3, MOST_SECONDS, MOST_BYTES)
     return {
         "quick": quick,
-        "machine": {
-            "cpu": cpu_name(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "load at start": load,
-        },
+        "machine": found_on,
         "weights": net.size,
         "tensors": len(net.locs),
         "pair": "radial posterior (loc, log_scale), normal prior, float32, posterior made once",

@@ -115,7 +115,6 @@ def test_only_kernels_are_improper(name):
         mcrepar.prior(name, improper=True)
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("name", PRIORS)
 def test_log_prob_gradient_in_learned_parameters(name):
     """Every parameter may be a tensor that requires grad."""
@@ -154,17 +153,11 @@ def test_supports_are_those_of_the_laws():
     assert mcrepar.prior("pareto", scale=starts).support.lower == 2.0, "the largest of several starts"
 
 
-@pytest.mark.xfail(reason="the start of a Pareto passes through float32", strict=True)
 def test_pareto_starts_where_it_was_told_to():
     assert mcrepar.prior("pareto", scale=0.1).support.lower == 0.1
 
 
-WARNS = pytest.mark.xfail(reason="float() of a learned tensor warns, once per process", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=WARNS if n in ("error", "weibull", "pareto") else ()) for n in PRIORS]
-)
+@pytest.mark.parametrize("name", PRIORS)
 def test_learned_parameters_do_not_warn(name):
     torch.set_warn_always(True)
     try:
@@ -174,7 +167,6 @@ def test_learned_parameters_do_not_warn(name):
 
 
 @pytest.mark.parametrize("name", ["exponential", "gamma", "weibull", "lognormal", "wald", "pareto"])
-@pytest.mark.xfail(reason="log_prob is finite or NaN outside the support, not -inf", strict=True)
 def test_log_prob_outside_the_support_is_minus_infinity(name):
     p = example_prior(name)
     below = torch.tensor([p.support.lower - 0.5], dtype=torch.float64)

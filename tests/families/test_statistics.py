@@ -82,7 +82,6 @@ def test_statistics_read_as_formulas():
     assert General(torch.sin, "sin(u)", 0.0).text("w") == "sin(w)"
 
 
-@pytest.mark.xfail(reason="text() replaces every letter u of the label, not the variable alone", strict=True)
 @pytest.mark.parametrize("name", ["Gumbel", "Uniform-Gauss"])
 def test_the_name_in_a_label_is_not_the_variable(name):
     assert General(torch.sin, f"log p of {name}", 0.0).text("w") == f"log p of {name}"

@@ -20,6 +20,7 @@ from mcrepar.kl.contract import CPU_BLOCK, Product, contract
 from mcrepar.kl.divergence import kl_of
 from mcrepar.kl.draws import Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+from mcrepar.kl.layout import flat, unflat, weight_order
 
 DRAWS = 7
 
@@ -55,7 +56,8 @@ def oracle(q, p, *, seed=5, draws=DRAWS):
     """-H - mean_i log p(w_i) written out in plain torch on the noise that `seed` gives, with its gradient."""
     start = new_seed(seeded(seed), q.device)
     walk = Walk(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
-    w = q.weights(walk.all().reshape(draws, *q.shape))
+    order = weight_order(q, p)
+    w = q.weights(torch.stack([unflat(row, q.shape, order) for row in walk.all()]))
     entropy = q.noise.entropy() * (1 if q.noise.joint else q.numel) + q.log_scale.sum()
     match q.form.outer.name:
         case "exp":
@@ -136,35 +138,19 @@ def shaped_prior(q_name, p_name, improper, shape, requires_grad):
     return prior(p_name, **values, **({"improper": True} if improper else {}))
 
 
-def moved_scale_family(q, p):
-    """Whether the prior's centre is a tensor and the posterior's location a number."""
-    terms = explain(q, p).terms
-    centred = any(e.loc_power for t in terms for e in t.entries or ())
-    return centred and not q.form.learned_loc and isinstance(p.density.terms[0].center, torch.Tensor)
-
-
-def expect_failure(request, q, p):
-    if moved_scale_family(q, p):
-        reason = "contract._centred turns the number loc into a 0-dim tensor that _Sums cannot cut"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-
-
 SHAPES = [(), (1,), (3,), (2, 1), (2, 3)]
 
 
 @over_pairs
 @pytest.mark.parametrize("learned", [True, False], ids=["learned", "fixed"])
-def test_prior_tensors_of_any_shape(q_name, p_name, improper, learned, request):
+def test_prior_tensors_of_any_shape(q_name, p_name, improper, learned):
     """Scalars, rows, columns and one number per weight: value and every gradient against plain torch."""
     q = example_posterior(q_name, (2, 3), requires_grad=True, seed=3)
     seen = 0
     for shape in SHAPES:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            p = shaped_prior(q_name, p_name, improper, shape, learned)
+        p = shaped_prior(q_name, p_name, improper, shape, learned)
         if "repar" not in explain(q, p).methods:
             continue  # |w - c| with a tensor for c
-        expect_failure(request, q, p)
         expected = oracle(q, p)
         assert_same(estimate(q, p, "repar"), expected, 1e-11)
         assert_same(estimate(q, p, "repar", eager=True), expected, 1e-11)
@@ -198,23 +184,9 @@ def laid_out(layout, low=0.2):
     return x.requires_grad_()
 
 
-MEMORY_ORDER = pytest.mark.xfail(
-    reason="contract._flat pairs t, drawn in logical order, with weights in memory order", strict=True
-)
-
-
 @pytest.mark.parametrize("q_name", ["normal", "radial", "gamma"])
-@pytest.mark.parametrize(
-    "layout",
-    [
-        "contiguous",
-        pytest.param("channels_last", marks=MEMORY_ORDER),
-        pytest.param("transposed", marks=MEMORY_ORDER),
-        "strided",
-        pytest.param("expanded", marks=MEMORY_ORDER),
-    ],
-)
-def test_strides_do_not_change_the_noise_of_a_weight(q_name, layout):
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed", "strided", "expanded"])
+def test_all_methods_pair_weights_and_noise_alike_whatever_the_strides(q_name, layout):
     """channels_last, transposed, strided and expanded parameters: repar is direct and its eager twin."""
     learned = {name: laid_out(layout, low) for name, low in (("loc", -0.5), ("scale", 0.2))}
     learned = {name: x for name, x in learned.items() if name in POSTERIORS[q_name].learned}
@@ -224,6 +196,28 @@ def test_strides_do_not_change_the_noise_of_a_weight(q_name, layout):
         assert_same(estimate(q, p, method), expected, 1e-11)
     assert_same(estimate(q, p, "repar", eager=True), expected, 1e-11)
     assert_same(estimate(q, p, "repar"), expected, 1e-11)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed", "strided"])
+def test_weights_are_walked_as_they_lie_in_memory(layout):
+    """One row of weights in the order of their addresses, without a copy where they are dense, and back."""
+    x = laid_out(layout).detach()
+    order = weight_order(posterior("gamma", scale=x), prior("gamma"))
+    row = flat(x, order)
+    assert torch.equal(row, x.as_strided((120,), (2 if layout == "strided" else 1,)))
+    assert (row.data_ptr() == x.data_ptr()) is (layout != "strided")
+    assert torch.equal(unflat(row, x.shape, order), x)
+
+
+def test_weights_keep_their_logical_order_where_something_ties_them_to_their_places():
+    x, y = laid_out("channels_last").detach(), laid_out("contiguous").detach()
+    tied = [
+        (posterior("gamma", scale=x), prior("gamma", rate=y)),
+        (posterior("normal", loc=x, scale=x), prior("radial")),
+        (posterior("normal", loc=x, scale=y), prior("normal")),
+    ]
+    assert [weight_order(q, p) for q, p in tied] == [None, None, None]
+    assert torch.equal(flat(x, None), y.reshape(-1))
 
 
 def test_parameters_of_different_strides():
@@ -254,13 +248,12 @@ def test_fused_is_eager(q_name, p_name, improper):
 
 
 @over_pairs
-def test_double_backward_is_eager(q_name, p_name, improper, request):
+def test_double_backward_is_eager(q_name, p_name, improper):
     """Hessian-vector products over all parameters of both sides."""
     products = []
     for eager in (False, True):
         q = example_posterior(q_name, 3, requires_grad=True, seed=8)
         p = kernel(p_name, improper, learned=p_name not in ("error", "weibull", "pareto", "laplace"))
-        expect_failure(request, q, p)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mcrepar.InfiniteVarianceWarning)
             value = kl_of(q, p, Estimator("repar", DRAWS, force=True), seeded(5), eager=eager)
@@ -325,7 +318,7 @@ def test_contract_by_hand():
     inputs = (loc, scale, c, m)
     slopes = torch.autograd.grad(expected, inputs)
     for eager in (False, True):
-        value = contract(q, products, eager)
+        value = contract(q, products, eager=eager)
         torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
         torch.testing.assert_close(torch.autograd.grad(value, inputs), slopes, rtol=1e-12, atol=1e-13)
 

@@ -110,7 +110,6 @@ def test_threads_do_not_change_a_bit(law, count, threads):
     assert torch.equal(noise.all(), expected)
 
 
-@pytest.mark.xfail(reason="Walk.budget shrinks with the number of threads, and with it the blocks", strict=True)
 @pytest.mark.parametrize(("count", "max_bytes"), [(64, DEFAULT_BYTES), (2, SMALL)], ids=["64 threads", "small blocks"])
 def test_many_threads_or_small_blocks_do_not_change_a_bit(count, max_bytes, threads):
     """The same on a large machine (above 16 threads in float64), or with little memory."""

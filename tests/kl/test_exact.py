@@ -189,26 +189,13 @@ def torch_knows(q_name: str, p_name: str) -> bool:
 KNOWN = [pair for pair in EXACT if torch_knows(*pair)]
 
 
-CRASH = pytest.mark.xfail(
-    reason="a fixed loc against a learned centre of one element: torch.dot of 1 and 4 elements",
-    raises=RuntimeError,
-    strict=True,
-)
-
-
 def test_torch_knows_enough_pairs():
     assert {("normal", "normal"), ("laplace", "laplace"), ("gamma", "gamma"), ("exponential", "gamma")} <= set(KNOWN)
     assert len(KNOWN) >= 12
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("seed", [1, 2])
-@over(
-    [
-        pytest.param(q, p, marks=CRASH if p == "normal" and q in ("exponential", "erlang", "gamma") else ())
-        for q, p in KNOWN
-    ]
-)
+@over(KNOWN)
 def test_exact_is_torchs_own_divergence(q_name, p_name, seed):
     """Value and gradients, those of the prior's parameters too."""
     q = example_posterior(q_name, 4, requires_grad=True, seed=seed)

@@ -17,7 +17,6 @@ from tests.conftest import example_posterior, seeded
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS, McreparError, explain, kl_divergence, posterior, prior
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 PAIRS = [(q, p) for q in POSTERIORS for p in PRIORS if explain(q, p).finite]
 DTYPES = [torch.float32, torch.float64]
 
@@ -46,14 +45,6 @@ def evaluate(q, p, method):
     return value
 
 
-def underflows(q, p, method):
-    """Known: 1/w of a weight below 1e-38 overflows in a gradient whose value is finite."""
-    averaged = method in ("stream", "regen", "quad", "direct")
-    single = q.dtype == torch.float32
-    inverse = any(getattr(t.statistic, "power", 0) < 0 for t in p.density.terms)
-    return averaged and single and (q.name == "lognormal" or inverse)
-
-
 @given(
     pair=st.sampled_from(PAIRS),
     log_scale=st.floats(-15, 10),
@@ -65,7 +56,7 @@ def underflows(q, p, method):
 def test_every_method_is_finite_or_refuses(pair, log_scale, loc, size, dtype):
     q, p = extreme(pair[0], log_scale, loc, size, dtype), prior(pair[1])
     for method in ("auto", *explain(q, p).methods):
-        if method != "taylor" and not underflows(q, p, method):
+        if method != "taylor":
             evaluate(q, p, method)
 
 
@@ -78,8 +69,6 @@ def test_corners(q_name, dtype):
         for log_scale in (-15.0, 10.0):
             for loc in (-100.0, 0.0, 100.0) if "loc" in POSTERIORS[q_name].learned else (0.0,):
                 q, p = extreme(q_name, log_scale, loc, 1, dtype), prior(p_name)
-                if underflows(q, p, "stream") and explain(q, p).method in ("stream", "quad"):
-                    continue
                 value = evaluate(q, p, "auto")
                 seen += value is not None
                 if value is None and dtype == torch.float32:
@@ -88,7 +77,6 @@ def test_corners(q_name, dtype):
     assert seen
 
 
-@pytest.mark.xfail(reason="d log w = dw / w overflows for a weight below 1e-38: a silent NaN gradient", strict=True)
 @pytest.mark.parametrize(
     ("q_name", "p_name", "method", "log_scale", "loc"),
     [

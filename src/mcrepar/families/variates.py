@@ -57,7 +57,7 @@ class Source:
 
 
 def vector_norm(z: Tensor) -> Tensor:
-    """|z| over the last dimension; long ones by blocks and in float64: a float32 sum over 1e7 squares loses 3 digits."""
+    """|z| over the last dimension; long ones by blocks in float64: a float32 sum over 1e7 squares loses 3 digits."""
     if z.shape[-1] <= 2**15:
         short: Tensor = torch.linalg.vector_norm(z, dim=-1)
         return short

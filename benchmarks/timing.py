@@ -1,0 +1,47 @@
+"""How benchmarks are timed, and on what."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+Timings = dict[str, dict[str, float]]
+
+
+def take_turns(cases: dict[str, Callable[[], None]], rounds: int, warm_up: int = 1) -> Timings:
+    """Seconds of every case: median, fastest and slowest of `rounds` rounds, in each of which all take their turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for turn in range(warm_up + rounds):
+        for name, run in cases.items():
+            start = time.perf_counter()
+            run()
+            if turn >= warm_up:
+                seconds[name].append(time.perf_counter() - start)
+    return {
+        name: {"median": statistics.median(s), "fastest": min(s), "slowest": max(s), "rounds": rounds}
+        for name, s in seconds.items()
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, object]:
+    """What the numbers were taken on."""
+    return {
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load at start": round(os.getloadavg()[0], 2),
+    }

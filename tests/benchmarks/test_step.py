@@ -1,0 +1,28 @@
+"""The benchmark of a training step runs and reports what the README needs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "step.py"
+
+
+def test_quick_run_reports_every_case(tmp_path):
+    command = [sys.executable, str(BENCHMARK), "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "step.json").read_text())
+    assert set(found["added"]) == {"contiguous", "channels_last"}
+    for cases in found["added"].values():
+        assert set(cases) == {"exact", "stats, M = 1000", "stats, M = 10^6"}
+    assert found["predict over forwards"] > 0
+
+
+def test_a_quick_run_does_not_replace_measured_numbers():
+    done = subprocess.run([sys.executable, str(BENCHMARK), "--quick"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "--out" in done.stderr
