@@ -166,7 +166,7 @@ def test_gradients_reach_learned_tensors_alike(name, leaf):
         law = LAWS[name](*raw(given, leaf))
         value = mcrepar.kl_divergence(q, law, method, 40, generator=seeded(4))
         found[method] = [value, *torch.autograd.grad(value, [*q.learned, *given])]
-        assert all(float(g.abs().sum()) > 0 for g in found[method])
+        assert all(float(g.detach().abs().sum()) > 0 for g in found[method])
     for method in ("stream", "regen"):
         for mine, other in zip(found[method], found["direct"], strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
@@ -221,7 +221,7 @@ def test_a_law_over_the_tensor_must_have_its_shape():
 
 def test_a_law_per_weight_is_never_cut():
     """Blocks of a bounded memory: a law with a location per weight gives the same in one piece and in many."""
-    size = 2000
+    size = 500
     q = example_posterior("normal", size, seed=6)
     law = Plain(torch.linspace(-2, 2, size, dtype=D), torch.ones(size, dtype=D))
     for max_bytes in (2**28, 2**20):

@@ -137,9 +137,9 @@ def test_raw_horseshoe_does_not_diverge_from_its_own_marginal(scale):
 
 @over()
 def test_divergence_is_not_negative(q_name, p_name):
-    """1000 random weights together, 20 of them alone: locations to 3, scales over five orders of magnitude."""
+    """1000 random weights together, 5 of them alone: locations to 3, scales over five orders of magnitude."""
     rng, prior = seeded(4), None
-    for size in (1000, *[1] * 20):
+    for size in (1000, *[1] * 5):
         q = example_posterior(q_name, size, seed=size)
         spread = torch.randn(size, generator=rng, dtype=torch.float64)
         scale = q.scale * torch.exp(spread.clamp(max=0) if q.form.outer.name == "exp" else 2 * spread)

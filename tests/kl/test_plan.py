@@ -225,7 +225,7 @@ def test_auto_takes_exact_where_monte_carlo_has_no_variance():
     assert torch.equal(mcrepar.kl_divergence(q, p, n_mc_iter=10), expected)
 
 
-@pytest.mark.parametrize(("q", "p"), product(mcrepar.POSTERIORS, mcrepar.PRIORS))
+@pytest.mark.parametrize(("q", "p"), list(product(mcrepar.POSTERIORS, mcrepar.PRIORS)))
 def test_every_refusal_has_three_parts_and_every_method_an_answer(q, p):
     """A method that the plan lists runs; one that it does not list raises the plan's own refusal."""
     plan = explain(q, p)

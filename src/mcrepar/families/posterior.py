@@ -170,6 +170,7 @@ class Posterior:
     def draw(self, draws: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Fresh weights, differentiable in the learned parameters: (draws, *shape), or (*shape) without `draws`.
 
+        >>> from mcrepar import posterior
         >>> q = posterior("radial", loc=torch.zeros(3), scale=torch.ones(3))
         >>> q.draw(5).shape
         torch.Size([5, 3])

@@ -197,6 +197,7 @@ def posterior(name: str, **parameters: Any) -> Posterior:
         parameters: the learned tensors `loc` and `scale` (or `log_scale`), as the family has them, and its
             fixed numbers. Without learned tensors it is a template for `explain` and `bayesian`.
 
+    >>> import torch
     >>> q = posterior("Gamma", concentration=2.0, scale=torch.tensor([0.5, 1.0]))
     >>> q.mean
     tensor([1., 2.])

@@ -114,10 +114,11 @@ def _check_underflow(plan: Plan, q: Posterior) -> None:
     lowest = float((q.loc - 6 * q.scale).detach().min())
     smallest = math.log(torch.finfo(wide_dtype(q.dtype)).tiny)
     if lowest < smallest:
+        others = [f" or method={m!r}" for m in ("exact", "quad") if m in plan.methods]
         raise ParameterError(
             f"{plan.pair} by drawing exp(v)",
             f"v reaches {lowest:.3g}, and {wide_dtype(q.dtype)} holds exp(v) down to v = {smallest:.3g}",
-            "float64 tensors, or method='exact' or 'quad'",
+            f"float64 tensors{''.join(others)}",
         )
 
 
