@@ -68,11 +68,7 @@ def wrong_directions(own: str, tree: ast.AST) -> list[str]:
 
 def forbidden(tree: ast.AST, inside_families: bool) -> list[str]:
     """eval, exec, pickle, torch.load of arbitrary objects, and decisions on the name of a family."""
-    found = [
-        f"import {m}"
-        for m in imports(tree)
-        if m.partition(".")[0] in ("pickle", "dill", "cloudpickle", "joblib")
-    ]
+    found = [f"import {m}" for m in imports(tree) if m.partition(".")[0] in ("pickle", "dill", "cloudpickle", "joblib")]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
@@ -82,9 +78,7 @@ def forbidden(tree: ast.AST, inside_families: bool) -> list[str]:
                 found.append("torch.load without weights_only")
         if not inside_families and isinstance(node, ast.Compare | ast.match_case):
             whole = node if isinstance(node, ast.Compare) else node.pattern
-            strings = {
-                n.value for n in ast.walk(whole) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            }
+            strings = {n.value for n in ast.walk(whole) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
             if strings & FAMILIES:
                 found.append(f"decides on a family: {ast.unparse(whole)}")
     return found
@@ -93,9 +87,7 @@ def forbidden(tree: ast.AST, inside_families: bool) -> list[str]:
 def imported_at_the_top(tree: ast.Module) -> set[str]:
     """The top-level packages that importing the module imports."""
     body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
-    return {
-        m.partition(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom) for m in imports(n)
-    }
+    return {m.partition(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom) for m in imports(n)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
