@@ -17,10 +17,10 @@ from mcrepar.families.forms import Entry
 from mcrepar.families.parameters import REAL, WHOLE
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.contract import Product, contract
-from mcrepar.kl.fused import CPU_BLOCK
 from mcrepar.kl.divergence import kl_of
 from mcrepar.kl.draws import Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+from mcrepar.kl.fused import CPU_BLOCK
 from mcrepar.kl.layout import flat, unflat, weight_order
 
 DRAWS = 7
