@@ -48,7 +48,12 @@ def as_prior(p: object) -> Prior:
 
 def _foreign(dist: td.Distribution) -> Prior:
     name = type(dist).__name__
-    support = _support(name, dist.support)
+    try:
+        support = _support(name, dist.support)
+        shape = dist.batch_shape + dist.event_shape
+    except (NotImplementedError, AttributeError) as error:
+        why = "it does not say where it lives (support), or was made without super().__init__()"
+        raise ParameterError(f"prior {name}", why, "a distribution with a support and a batch_shape") from error
     values = dict(_tensors(dist, (), set()))
     whole = bool(dist.batch_shape or dist.event_shape)  # its shape says which weight is which: never cut it
 
@@ -61,12 +66,13 @@ def _foreign(dist: td.Distribution) -> Prior:
             return rows.reshape(len(flat), -1).sum(-1)
 
         fn = joint if whole else moved.log_prob
-        return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole), 1.0),))
+        return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole, length=0.0), 1.0),))
 
-    growth, pole = _growth(dist, FAR, NEAR), 0.0
+    sides = [s for s, end in ((1, support.upper), (-1, support.lower)) if math.isinf(end)]
+    growth, pole = max([0.0, *(_growth(dist, s * FAR, s * NEAR) for s in sides)]), 0.0
     if support.lower == 0:
         pole = _growth(dist, 1 / FAR, 1 / NEAR)
-    return Prior(name, values, build, support, shape=tuple(dist.batch_shape + dist.event_shape), source=dist)
+    return Prior(name, values, build, support, shape=tuple(shape), source=dist)
 
 
 def _support(name: str, constraint: Any) -> Interval:
@@ -91,6 +97,8 @@ def _growth(dist: td.Distribution, far: float, near: float) -> float:
             ends = [dist.log_prob(torch.full(shape, x, dtype=torch.float64)).abs().max().item() for x in (far, near)]
     except (ValueError, RuntimeError):
         return 0.0
+    if math.isinf(ends[0]):
+        return math.inf  # faster than any power
     if not all(math.isfinite(e) and e > 0 for e in ends):
         return 0.0
     power = abs(math.log(ends[0] / ends[1]) / math.log(far / near)) if ends[0] > ends[1] else 0.0

@@ -118,7 +118,7 @@ def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = T
         return value
     if isinstance(value, Tensor) and value.is_meta:
         raise ParameterError(what, f"{name} is on the meta device, without values", "a tensor that has values")
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(_number(value), dtype=torch.float64)
     right = constraint.holds(tensor)
     if not bool(right.all()):
         wrong = tensor[~right].flatten()
@@ -129,7 +129,15 @@ def check_value(asked: str, parameter: Parameter, value: Any, validate: bool = T
             f"{name} must be {constraint.text}, but is {wrong[0].item():g}{where}{count}",
             f"values that are {constraint.text}",
         )
-    return value if isinstance(value, Tensor) else float(value)
+    return value if isinstance(value, Tensor) else _number(value)
+
+
+def _number(value: float) -> float:
+    """As a float; a whole number beyond its range becomes infinite, and is refused as such."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def spelled(values: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from mcrepar.families.statistics import Monomial
 TEMPLATE_SIZE = 1000  # the d of a Radial posterior that was asked for by name, without a tensor
 
 Fixed = Mapping[str, Any]
-SameLaw = Callable[["Posterior"], tuple[str, dict[str, Any]]]
+SameLaw = Callable[["Posterior"], tuple[str, dict[str, Any]] | None]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PosteriorRow:
         fixed: the parameters that are not learned.
         group: the row of the paper's Table 1 that names it.
         generic: values of the fixed parameters for which Table 1 is judged, where they are not the defaults.
-        same_law: the prior that is the same law, as a name and parameters.
+        same_law: the prior that is the same law, as a name and parameters; None where there is none.
         aliases: other spellings.
     """
 

@@ -182,7 +182,7 @@ _ROWS = (
         Form(learned_loc=False, outer=EXP),
         Interval(1.0, math.inf),
         fixed=_shape(1.0),
-        same_law=lambda q: ("pareto", {"scale": 1.0, "alpha": 1 / q.scale}),  # for concentration 1
+        same_law=lambda q: ("pareto", {"scale": 1.0, "alpha": 1 / q.scale}) if q.fixed["concentration"] == 1 else None,
     ),
 )
 

@@ -43,6 +43,12 @@ def _lgamma(x: Number) -> Number:
     return torch.lgamma(x) if isinstance(x, Tensor) else math.lgamma(x)
 
 
+def _smaller(a: Number, b: Number) -> Number:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+    return min(a, b)
+
+
 def _largest(x: Number) -> float:
     return float(x.detach().max()) if isinstance(x, Tensor) else x
 
@@ -123,7 +129,7 @@ def _mixture(v: Values) -> LogDensity:
     mix, s1, s2 = v["mix"], v["scale1"], v["scale2"]
     delta = _log(1 - mix) - _log(mix) + _log(s1) - _log(s2)
     kappa = (1 / (s1 * s1) - 1 / (s2 * s2)) / 2
-    spike = General(lambda u: F.softplus(delta + kappa * u * u), "log(1 + r exp(k u^2))", 2.0, length=s2)
+    spike = General(lambda u: F.softplus(delta + kappa * u * u), "log(1 + r exp(k u^2))", 2.0, length=_smaller(s1, s2))
     return LogDensity((Term(W2, -0.5 / (s1 * s1)), Term(spike, 1.0)), _log(mix) - _log(s1) - 0.5 * LOG_2PI)
 
 

@@ -6,6 +6,7 @@ the same noise again in the backward; quad is stream over fixed nodes instead of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcrepar.errors import MethodError
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
 from mcrepar.kl.draws import COPIES, Walk
@@ -137,13 +138,14 @@ def _accumulate(
     """The sum of the integrand over all nodes, in float64, and its gradient for the inputs that need one.
 
     Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own. Blocks may run in parallel:
-    each adds to its own part of theta, and what they share is added up in their order at the end.
+    each adds to its own part of theta; what they all share is added up in their order at the end.
     """
     split = 1 + isinstance(integrand.q.loc, Tensor)
     theta, zeta, learned = inputs[:split], inputs[split:], needed[split:]
     slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
     values: dict[int, Tensor] = {}
     shared: dict[tuple[int, int], Tensor] = {}
+    lock = threading.Lock()
 
     def visit(block: slice, xi: Tensor, omega: Tensor | None) -> None:
         places = [integrand.place(z, block) for z in zeta]
@@ -169,10 +171,12 @@ def _accumulate(
                 continue
             if isinstance(place, slice):
                 into.view(-1)[place].add_(own)
+            elif place is not None:
+                with lock:
+                    into.view(-1).index_add_(0, place, own)
             else:
-                whole = own if place is None else torch.zeros_like(into).view(-1).index_add_(0, place, own)
                 key = (block.start, k)
-                shared[key] = shared[key] + whole.view_as(into) if key in shared else whole.view_as(into)
+                shared[key] = shared[key] + own if key in shared else own
 
     nodes(visit)
     for key in sorted(shared):
@@ -227,15 +231,20 @@ def _drawn(walk: Walk) -> Nodes:
     return lambda visit: walk.each(lambda block, xi: visit(block, xi, None))
 
 
-def check_learned(integrand: Integrand, method: str) -> None:
-    """Refuse a foreign prior that hides learned tensors where only `direct` finds them."""
-    scale = integrand.theta[0]
+def check_foreign(integrand: Integrand, method: str) -> None:
+    """Refuse a foreign prior that is no density of single weights, or that hides learned tensors from this method."""
+    scale, what = integrand.theta[0], f"{integrand.p.name} prior by {method}"
     with torch.enable_grad():
-        w = torch.full((1, scale.numel() if integrand.whole else 1), 1.5, dtype=scale.dtype, device=scale.device)
-        hidden = integrand.log_prob([z.detach() for z in integrand.zeta], w).requires_grad
-    if hidden:
+        w = torch.full((1, scale.numel() if integrand.whole else 2), 1.5, dtype=scale.dtype, device=scale.device)
+        zeta = dict(zip(integrand.p.tensors, (z.detach() for z in integrand.zeta), strict=True))
+        rows: Any = integrand.p.build({**integrand.p.values, **zeta}).terms[0].statistic(w)
+    if not isinstance(rows, Tensor) or (not integrand.whole and rows.shape != w.shape):
+        got = f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
+        why = f"log_prob of weights of shape {tuple(w.shape)} gives {got}"
+        raise ParameterError(what, why, "a log_prob that gives one number per weight")
+    if rows.requires_grad and method != "direct":
         raise MethodError(
-            f"{integrand.p.name} prior by {method}",
+            what,
             "it holds learned tensors where this method cannot see them",
             "method='direct', or a distribution whose parameters are its own attributes",
         )

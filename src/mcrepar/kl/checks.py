@@ -15,14 +15,15 @@ from mcrepar.errors import (
     MethodError,
     ParameterError,
 )
-from mcrepar.families.forms import EXP, IDENTITY
+from mcrepar.families.forms import EXP
 from mcrepar.families.parameters import POSITIVE, REAL, Parameter, check_value
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior, Term
-from mcrepar.families.statistics import General, Monomial
+from mcrepar.families.statistics import General
 from mcrepar.kl.estimator import SAMPLED, Estimator
 from mcrepar.kl.plan import Plan
 
+CLOSE = 1e-6  # relative; closed forms that hold at equal scales are right to first order around them
 SMOOTH_RATIO = 1.0  # deviation of a weight over the length of a statistic, up to which auto trusts a quadrature
 
 
@@ -36,6 +37,10 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
     if not isinstance(q, Posterior):
         raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
     shape, pair = q.shape, f"KL({q.name} || {p.name})"
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ParameterError(
+            f"{pair} with a generator of type {type(generator).__name__}", "it draws nothing", "a torch.Generator"
+        )
     for name, word in p.words.items():
         raise ParameterError(
             pair, f"the prior's {name} is {word!r}, which only a network fills in", "a tensor, or bayesian(net, ...)"
@@ -98,59 +103,62 @@ def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
         if not estimator.force:
             raise plan.variance_error(method, infinite)
         warnings.warn(f"{plan.pair} by {method} has infinite variance", InfiniteVarianceWarning, stacklevel=4)
-    if method == "exact":
-        _check_conditions(plan, q, p)
-    if method == "quad" and auto and not infinite and not _smooth(q, p):
+    if auto and estimator.n_mc_iter is None and estimator.entropy == "exact" and "exact" in plan.methods:
+        method = "exact" if _unmet(plan, q, p) is None else method
+    elif method == "exact" and (unmet := _unmet(plan, q, p)) is not None:
+        raise MethodError(f"{plan.pair} by exact", f"it is closed only if {unmet}", "method='stream' or 'quad'")
+    if method == "quad" and auto and not infinite and not _resolved_by_nodes(q, p):
         method = "stream"
     if method in ("stream", "regen", "direct"):
-        _check_underflow(plan, q)
+        _check_range(plan, q)
     return method
 
 
-def _check_underflow(plan: Plan, q: Posterior) -> None:
-    """Refuse draws of w = exp(v) that vanish in this precision, where 1 / w and log w would not be finite."""
+def _check_range(plan: Plan, q: Posterior) -> None:
+    """Refuse draws of w = exp(v) that vanish or overflow in this precision, where log w, 1 / w or w are not finite."""
     if q.form.outer is not EXP or q.noise.positive:
         return
-    lowest = float((q.loc - 6 * q.scale).detach().min())
-    smallest = math.log(torch.finfo(wide_dtype(q.dtype)).tiny)
-    if lowest < smallest:
+    dtype = wide_dtype(q.dtype)
+    lowest, highest = float((q.loc - 6 * q.scale).detach().min()), float((q.loc + 6 * q.scale).detach().max())
+    least, most = math.log(torch.finfo(dtype).tiny), math.log(torch.finfo(dtype).max)
+    if math.isfinite(lowest + highest) and (lowest < least or highest > most):
         others = [f" or method={m!r}" for m in ("exact", "quad") if m in plan.methods]
         raise ParameterError(
             f"{plan.pair} by drawing exp(v)",
-            f"v reaches {lowest:.3g}, and {wide_dtype(q.dtype)} holds exp(v) down to v = {smallest:.3g}",
+            f"v lies in [{lowest:.3g}, {highest:.3g}], and {dtype} holds exp(v) for v in [{least:.3g}, {most:.3g}]",
             f"float64 tensors{''.join(others)}",
         )
 
 
-def _check_conditions(plan: Plan, q: Posterior, p: Prior) -> None:
-    """The closed forms that hold for some values only."""
+def _unmet(plan: Plan, q: Posterior, p: Prior) -> str | None:
+    """The condition of a closed form that holds for some values only, where these are not among them."""
     for term, term_plan in zip(p.density.terms, plan.terms, strict=True):
         if term_plan.entries is None and term_plan.condition and not _holds(term_plan.closed, term, q):
-            raise MethodError(
-                f"{plan.pair} by exact",
-                f"it is closed only if {term_plan.condition}",
-                "method='stream' or 'quad'",
-            )
+            return term_plan.condition
+    return None
 
 
 def _holds(closed: str, term: Term, q: Posterior) -> bool:
     assert isinstance(term.statistic, General)
     ratio = (q.scale / term.statistic.length).detach()
     if closed == "softplus":
-        return bool((ratio == 1).all())
+        return bool(((ratio - 1).abs() <= CLOSE).all())
     same = torch.as_tensor(q.loc - term.center).detach()
-    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= 1e-6 * float(ratio.max())
+    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= CLOSE * float(ratio.max())
 
 
-def _smooth(q: Posterior, p: Prior) -> bool:
+def _resolved_by_nodes(q: Posterior, p: Prior) -> bool:
     """Whether the prior is smooth on the scale of the posterior."""
-    if q.form.outer not in (IDENTITY, EXP):
-        return True
-    second = q.noise.moment(Monomial(2.0))
-    deviation = float(q.scale.detach().max()) * (math.sqrt(second) if math.isfinite(second) else 1.0)
-    lengths = [t.statistic.length for t in p.density.terms if isinstance(t.statistic, General)]
-    shortest = min(float(torch.as_tensor(length).detach().min()) for length in lengths) if lengths else 1.0
-    return deviation <= SMOOTH_RATIO * shortest
+    terms = [t for t in p.density.terms if isinstance(t.statistic, General)]
+    if q.form.outer is EXP and all(not isinstance(t.center, Tensor) and t.center == 0 for t in terms):
+        deviation, lengths = (
+            float(q.scale.detach().max()),
+            [1.0],
+        )  # in v = log w, of unit length
+    else:
+        deviation = float(torch.as_tensor(q.stddev).detach().max())
+        lengths = [float(torch.as_tensor(t.statistic.length).detach().min()) for t in terms]  # type: ignore[union-attr]
+    return deviation <= SMOOTH_RATIO * min(lengths, default=1.0)
 
 
 def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
@@ -174,7 +182,7 @@ def diagnosis(plan: Plan, q: Posterior, p: Prior) -> McreparError:
     scales = q.scale.detach()
     return ParameterError(
         plan.pair,
-        f"its value exceeds the range of {wide_dtype(q.dtype)}, scale being between "
-        f"{float(scales.min()):g} and {float(scales.max()):g}",
-        "float64 tensors or a smaller scale",
+        f"its value exceeds the range of {wide_dtype(q.dtype)}, the posterior's scale being between "
+        f"{float(scales.min()):g} and {float(scales.max()):g} and the prior {p!r}",
+        "float64 tensors, or parameters of posterior and prior that lie closer together",
     )

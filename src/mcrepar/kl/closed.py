@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +12,15 @@ from torch import Tensor
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Term
 from mcrepar.families.statistics import General, Monomial
+from mcrepar.kl.average import refuse_second_derivatives
 from mcrepar.kl.terms import TermPlan
 
 
 def closed_mean(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
     """coefficient * E statistic(W - center), summed over the weights, in float64."""
     mean = CLOSED[plan.closed](q, term, plan)
+    if plan.condition:
+        mean = _FirstOrder.apply(mean)  # type: ignore[no-untyped-call]
     if mean.shape != q.shape:
         return mean
     return (term.coefficient * mean).sum(dtype=torch.float64)
@@ -67,6 +71,19 @@ def _norm(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
     d = q.numel
     log_r = -(math.log(2) + 0.5772156649015329) / 2  # E log |N(0, 1)|
     return (-(s * s) / 2 - (d - 1) * s.log()).mean(dtype=torch.float64) - (d - 1) * log_r
+
+
+class _FirstOrder(torch.autograd.Function):
+    """The identity, for a form that has the right value and gradient where it holds, but no curvature."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor) -> Tensor:
+        return mean.view_as(mean)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        refuse_second_derivatives("a closed form that holds under a condition")
+        return grad
 
 
 CLOSED: dict[str, Callable[[Posterior, Term, TermPlan], Tensor]] = {

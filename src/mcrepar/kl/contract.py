@@ -77,7 +77,7 @@ def _centred(q: Posterior, products: list[Product]) -> tuple[Number, list[Produc
     if not on_loc or not isinstance(on_loc[0], Tensor) or any(c is not on_loc[0] for c in on_loc):
         return q.loc, products
     free = [replace(p, center=0.0) if not p.entry.log_power else p for p in products]
-    return (q.loc - on_loc[0]).expand(q.shape), free
+    return (q.loc - on_loc[0]).to(q.dtype).expand(q.shape), free
 
 
 def _needs_graph(product: Product) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mcrepar.errors import TaylorWarning
+from mcrepar.errors import McreparError, ParameterError, TaylorWarning
 from mcrepar.families.foreign import as_prior
 from mcrepar.families.forms import IDENTITY, Entry, expand
 from mcrepar.families.parameters import Number
@@ -29,6 +29,7 @@ from mcrepar.kl.taylor import polynomial
 from mcrepar.kl.terms import TermPlan
 
 AVERAGED = ("direct", "stream", "regen", "quad")
+WALKED = ("direct", "stream", "regen", "repar", "taylor")
 
 
 def kl_divergence(
@@ -79,8 +80,15 @@ def kl_of(
 ) -> Tensor:
     """The KL of two objects in float64; `eager` keeps the contraction in plain autograd, to be looked at."""
     check_objects(q, p, generator)
-    plan = plan_pair(q, p)
-    value = apply_plan(plan, q, p, estimator, generator, eager)
+    try:
+        plan = plan_pair(q, p)
+        value = apply_plan(plan, q, p, estimator, generator, eager)
+    except (ArithmeticError, ValueError) as error:
+        if isinstance(error, McreparError):
+            raise
+        # a number beyond float64: a scale of 1e-200 squared, a power of 1000
+        why = f"a parameter is too extreme for float64 ({error})"
+        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
     check_finite(plan, q, p, value)
     return value
 
@@ -108,25 +116,19 @@ def _apply(
     generator: torch.Generator | None,
     eager: bool,
 ) -> Tensor:
-    density = p.density
-    walk = Walk(q.noise, estimator.draws, q.numel, q.dtype, q.device, 0, estimator.max_bytes, density.joint)
-    if method not in ("exact", "quad", "stats"):
-        walk = replace(walk, seed=new_seed(generator, q.device))
+    density, order = p.density, weight_order(q, p)
     constant = _summed(density.constant, q) + density.total(q.numel)
-    order = weight_order(q, p)
     if method in AVERAGED:
         integrand = average.Integrand(q, p)
-        if p.row is None and method != "direct":
-            average.check_learned(integrand, method)
+        if p.row is None:
+            average.check_foreign(integrand, method)
+        walk = _walk(q, density.joint, method, estimator, generator)
         cross: Tensor = getattr(average, method)(integrand, walk)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
         return contract(q, entropy, order, eager) + log_density - cross - constant
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
-    taus = dict.fromkeys(e.tau for t in plans for e in t.entries or ())
-    if method == "stats" and estimator.entropy == "mc":
-        taus |= dict.fromkeys(tau for _, tau in q.noise.density_terms or ())
-        taus |= dict.fromkeys(e.tau for e in _slope_entries(q))
-    means = _means(q, method, taus, walk, generator)
+    walk = _walk(q, density.joint, method, estimator, generator)
+    means = _means(q, method, _taus(q, plans, method, estimator), walk, generator)
     products = [
         Product(-term.coefficient, entry, term.center, means[entry.tau])
         for term, term_plan in zip(terms, plans, strict=True)
@@ -138,6 +140,21 @@ def _apply(
         if term_plan.entries is None:
             value = value - closed_mean(q, term, term_plan)
     return value
+
+
+def _walk(q: Posterior, whole: bool, method: str, estimator: Estimator, generator: torch.Generator | None) -> Walk:
+    """The draws of a method; the generator is first touched here, after every refusal."""
+    seed = new_seed(generator, q.device) if method in WALKED else 0
+    return Walk(q.noise, estimator.draws, q.numel, q.dtype, q.device, seed, estimator.max_bytes, whole)
+
+
+def _taus(q: Posterior, plans: Sequence[TermPlan], method: str, estimator: Estimator) -> dict[Monomial, None]:
+    """The statistics of the noise whose means are needed, each once."""
+    taus = dict.fromkeys(e.tau for t in plans for e in t.entries or ())
+    if method == "stats" and estimator.entropy == "mc":
+        taus |= dict.fromkeys(tau for _, tau in q.noise.density_terms or ())
+        taus |= dict.fromkeys(e.tau for e in _slope_entries(q))
+    return taus
 
 
 def _means(

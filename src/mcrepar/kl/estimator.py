@@ -28,7 +28,8 @@ class Estimator:
         degree: of the Taylor polynomial.
         center: the point of the Taylor expansion; None takes the prior's centre, or 1 on the half-line.
         force: run a Monte Carlo method although its variance is infinite.
-        max_bytes: bound on the memory that a streamed method needs beside its result.
+        max_bytes: bound on the memory that a streamed method needs beside its result (a prior over the whole tensor,
+            such as radial, needs some draws of the whole tensor besides).
 
     >>> Estimator("closed").method
     'exact'
@@ -53,8 +54,8 @@ class Estimator:
                 object.__setattr__(self, name, _whole(name, getattr(self, name), least))
         if self.entropy not in ("exact", "mc"):
             raise MethodError(f"entropy={self.entropy!r}", "no such entropy", "'exact' or 'mc'")
-        if self.center is not None and not math.isfinite(self.center):
-            raise ParameterError(f"center={self.center}", "it is not finite", "a finite number")
+        if self.center is not None and not _finite_number(self.center):
+            raise ParameterError(f"center={self.center!r}", "it is not a finite number", "a finite number")
         self._check_options(method)
 
     @property
@@ -79,6 +80,10 @@ class Estimator:
         for option in ("degree", "center"):
             if getattr(self, option) is not None and method != "taylor":
                 raise MethodError(f"{option} with method={method!r}", "only taylor has it", "method='taylor'")
+
+
+def _finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _whole(name: str, value: object, least: int) -> int:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, MethodError
+from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, MethodError, ParameterError
 from mcrepar.families.foreign import as_prior
 from mcrepar.families.forms import EXP, LOG, Entry, Form, expand
 from mcrepar.families.noises import Law
@@ -124,7 +124,7 @@ class Plan:
     def d_P_taylor(self, degree: int) -> int:
         """The size of a Taylor polynomial's tuple, binom(K + S, S) - 1."""
         form = inner(self.q.form)
-        parts = (expand(Monomial(float(k)), form, None, None, False) or () for k in range(1, degree + 1))
+        parts = (expand(Monomial(float(k)), form, self.q.loc, None, False) or () for k in range(1, degree + 1))
         return len({key for part in parts for e in part if (key := _key(e, form)) is not None})
 
     def choose(self, estimator: Estimator) -> str:
@@ -163,7 +163,7 @@ class Plan:
         if self.infinite_variance or draws is None:
             if exact:
                 return "exact"
-            return "quad" if "quad" not in self.refusals else "stream"
+            return "quad" if "quad" not in self.refusals and not self.p.foreign else "stream"
         return self._auto_sampled(draws, stats=True)
 
     def _auto_sampled(self, draws: int, stats: bool | None = None) -> str:
@@ -175,13 +175,18 @@ class Plan:
         return "stats" if stats and (law is None or draws >= law.from_draws) else "repar"
 
     def _check_taylor(self, estimator: Estimator) -> None:
+        """A polynomial of degree K needs the moments up to K, and those up to 2K for its variance."""
         degree = estimator.degree or DEFAULT_DEGREE
-        if self.q.form.outer is not LOG and not self.q.noise.finite(2 * degree):
+        if self.q.form.outer is LOG:
+            return
+        if not self.q.noise.finite(degree):
             raise InfiniteKLError(
                 f"{self.pair} by taylor of degree {degree}",
-                f"it needs the moments of {self.q.noise.label} up to {2 * degree}, and not all of them exist",
+                f"it needs the moments of {self.q.noise.label} up to {degree}, and not all of them exist",
                 "a smaller degree, or method='exact' or 'stream'",
             )
+        if not self.q.noise.finite(2 * degree) and not estimator.force:
+            raise self.variance_error(f"taylor of degree {degree}", f"it needs E |xi|^{2 * degree}")
 
     def _keys(self) -> set[tuple[float, ...]]:
         entries = (e for t in self.terms for e in t.entries or ())
@@ -225,6 +230,10 @@ def explain(q: str | Posterior, p: object) -> Plan:
     >>> plan.verdict, plan.method, plan.d_P, plan.d_P_total
     ('T1', 'exact', 3, 3)
     """
+    if not isinstance(q, str | Posterior):
+        raise ParameterError(
+            f"explain({type(q).__name__}, ...)", "it is no posterior", "a name or posterior(name, ...)"
+        )
     q = posterior(q) if isinstance(q, str) else q
     p = prior(p) if isinstance(p, str) else as_prior(p)
     return plan_pair(q, p)
@@ -293,4 +302,8 @@ def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, .
     }[verdict]
     if p.improper:
         theorem += "; the prior is a kernel, so the value is defined up to a constant"
-    return f"{theorem}; stats draws from {law.note}"
+    if law.kind == "drawn":
+        return f"{theorem}; for stats {law.note}"
+    below = f", from M = {law.from_draws} on (below, the noise is drawn and averaged)" if law.from_draws > 1 else ""
+    kind = "the exact law" if law.kind == "exact" else "a law with the exact mean and covariance"
+    return f"{theorem}; stats draws from {kind} of the means, {law.note}{below}"

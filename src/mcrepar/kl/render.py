@@ -93,7 +93,7 @@ def _matrices(cells: Sequence[Cell]) -> Iterator[_Matrix]:
     for group in dict.fromkeys(cell.group for cell in cells):
         inside = [cell for cell in cells if cell.group == group]
         priors = list(dict.fromkeys(cell.prior for cell in inside))
-        codes = {(c.posterior, c.prior): c.verdict if c.claimed else f"({c.verdict})" for c in inside}
+        codes = {(c.posterior, c.prior): _code(c) for c in inside}
         rows = tuple(
             (posterior, *(codes.get((posterior, prior), "") for prior in priors))
             for posterior in dict.fromkeys(cell.posterior for cell in inside)
@@ -101,9 +101,16 @@ def _matrices(cells: Sequence[Cell]) -> Iterator[_Matrix]:
         yield _Matrix(group, ("posterior \\ prior", *priors), rows)
 
 
+def _code(cell: Cell) -> str:
+    mark = "*" if cell.note.startswith("kernel") else "v" if cell.note else ""
+    return f"{cell.verdict}{mark}" if cell.claimed else f"({cell.verdict}{mark})"
+
+
 def _join(cells: Sequence[Cell], matrices: Iterable[_Matrix], draw: Callable[[_Matrix], str]) -> str:
     present = {cell.verdict for cell in cells}
     legend = [f"{code}: {verdict.meaning}" for code, verdict in VERDICTS.items() if code in present]
+    legend.append("v: finite KL, but infinite Monte Carlo variance")
+    legend.append("*: right for the improper kernel of the prior")
     if not all(cell.claimed for cell in cells):
         legend.append("( ): not claimed by the paper")
     return "\n\n".join([*map(draw, matrices), "; ".join(legend) + ".", score_line(cells) + "."])
@@ -126,7 +133,7 @@ def _rich(matrix: _Matrix) -> str:
 
     table = Table(*matrix.header, title=matrix.title, title_justify="left", box=None, pad_edge=False)
     for name, *codes in matrix.rows:
-        styles = (VERDICTS[code.strip("()")].colour if code else "" for code in codes)
+        styles = (VERDICTS[code.strip("()v*")].colour if code else "" for code in codes)
         table.add_row(
             name, *(f"[{style}]{code}[/]" if style else "" for code, style in zip(codes, styles, strict=True))
         )
