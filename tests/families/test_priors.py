@@ -180,3 +180,17 @@ def test_float32_agrees_with_float64(name):
     single = p.log_prob(w.float())
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), p.log_prob(w), rtol=2e-5, atol=2e-5)
+
+
+def test_a_prior_costs_five_lines():
+    """The row that README and CONTRIBUTING show, against scipy's half-normal law."""
+    from mcrepar.families.prior import LogDensity, Prior, PriorRow, Term
+    from mcrepar.families.priors import SCALE, W2
+
+    row = PriorRow("half_normal", (SCALE,), lambda v: LogDensity(
+        (Term(W2, -0.5 / (v["scale"] * v["scale"])),),
+        0.5 * math.log(2 / math.pi) - math.log(v["scale"]),
+    ))  # fmt: skip
+    p = Prior(row.name, {"scale": 0.7}, row.density, row.support({}), row=row)
+    w = torch.linspace(0.1, 3, 7, dtype=torch.float64)
+    assert np.allclose(p.log_prob(w), stats.halfnorm(scale=0.7).logpdf(w.numpy()), atol=1e-12)

@@ -426,3 +426,73 @@ def test_a_value_beyond_the_dtype_is_said():
 )
 def test_wide_dtype(dtype, wide):
     assert wide_dtype(dtype) is wide
+
+
+SHARP = {  # posteriors that are wide against a feature of the prior: nodes would miss it
+    "mixture": (("normal", {"loc": 0.0, "scale": 0.5}), prior("mixture", mix=0.5, scale1=0.01, scale2=1.0)),
+    "loggamma": (("loggamma", {"scale": 0.5}), prior("cauchy", scale=1e-3)),
+    "lognormal": (("lognormal", {"loc": 5.0, "scale": 0.3}), prior("cauchy", loc=148.0, scale=0.5)),
+    "foreign": (
+        ("normal", {"loc": 0.0, "scale": 0.3}),
+        torch.distributions.MixtureSameFamily(
+            torch.distributions.Categorical(torch.tensor([0.5, 0.5]).double()),
+            torch.distributions.Normal(torch.zeros(2).double(), torch.tensor([1.0, 0.01]).double()),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARP)
+def test_auto_does_not_trust_nodes_that_miss_a_feature(case):
+    """It falls back on draws (equal to stream on the same noise), and explicit draws agree with a fine integral."""
+    (name, values), p = SHARP[case]
+    q = posterior(name, **{n: torch.full((1,), v, dtype=torch.float64) for n, v in values.items()})
+    auto, stream = (kl_divergence(q, p, m, generator=torch.Generator().manual_seed(3)) for m in ("auto", "stream"))
+    assert torch.equal(auto, stream)
+
+
+@pytest.mark.parametrize("name", ["logistic", "radial"])
+def test_auto_takes_a_closed_form_whose_condition_holds(name):
+    q = posterior(name, loc=torch.tensor([0.1, 0.2]), log_scale=torch.full((2,), 0.3).log().requires_grad_())
+    same, values = POSTERIORS[name].same_law(q)
+    p = prior(same, **{n: v.detach() for n, v in values.items()})
+    value = kl_divergence(q, p)
+    assert abs(value.item()) < 1e-6
+    with pytest.raises(MethodError, match="second derivatives"):
+        torch.autograd.grad(value, q.learned[-1], create_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("q", "p"),
+    [
+        (("gamma", {}), ("normal", {"scale": 1e-200})),
+        (("gamma", {}), ("weibull", {"concentration": 300.0})),
+        (("gamma", {}), ("gamma", {"concentration": 1e308})),
+        (("error", {"power": 0.01}), ("normal", {})),
+        (("gamma", {"concentration": 1e200}), ("normal", {})),
+    ],
+)
+def test_parameters_beyond_float64_are_refused(q, p):
+    bound = posterior(q[0], scale=torch.ones(2, dtype=torch.float64), **q[1])
+    with pytest.raises(ParameterError):
+        kl_divergence(bound, prior(p[0], **p[1]))
+
+
+def test_a_refused_call_leaves_the_generator_alone():
+    generator = torch.Generator().manual_seed(1)
+    before = generator.get_state()
+    q = posterior("normal", loc=torch.zeros(2), scale=torch.ones(2))
+    for options in ({"degree": 9}, {"degree": 4, "n_mc_iter": 0}):
+        with pytest.raises((MethodError, ParameterError)):
+            kl_divergence(q, prior("logistic"), "taylor", generator=generator, **options)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_wrong_types_are_refused_in_three_parts():
+    q = posterior("normal", loc=torch.zeros(2), scale=torch.ones(2))
+    with pytest.raises(ParameterError, match=r"a torch\.Generator"):
+        kl_divergence(q, prior("normal"), generator=42)
+    with pytest.raises(ParameterError, match="center='a'"):
+        kl_divergence(q, prior("normal"), "taylor", center="a")
+    with pytest.raises(ParameterError, match="no posterior"):
+        explain(3, "normal")

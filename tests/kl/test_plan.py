@@ -311,3 +311,10 @@ def test_names_and_objects_are_the_same_question():
 )
 def test_verdicts_that_depend_on_values(q, p, verdict):
     assert explain(q, p).verdict == verdict
+
+
+@pytest.mark.parametrize("name", mcrepar.POSTERIORS)
+def test_size_of_a_taylor_polynomial_is_the_binomial_for_every_posterior(name):
+    """binom(K + S, S) - 1, with S = 2 learned parameters or 1."""
+    learned = len(mcrepar.POSTERIORS[name].learned)
+    assert explain(name, "normal").d_P_taylor(3) == math.comb(3 + learned, learned) - 1

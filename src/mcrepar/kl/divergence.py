@@ -199,12 +199,6 @@ def _slope_entries(q: Posterior) -> tuple[Entry, ...]:
 def _polynomials(q: Posterior, p: Prior, estimator: Estimator) -> tuple[Sequence[Term], Sequence[TermPlan]]:
     """The prior's terms as Taylor polynomials, with their tuples."""
     degree = estimator.degree or DEFAULT_DEGREE
-    warnings.warn(
-        f"taylor of degree {degree} is biased, and higher degrees make it worse beyond a point (math.md D3); "
-        "exact, quad and stream are unbiased",
-        TaylorWarning,
-        stacklevel=4,
-    )
     learned = any(t.requires_grad for t in p.tensors.values())
     positive = q.row.support.lower >= 0
     terms = [
@@ -212,6 +206,12 @@ def _polynomials(q: Posterior, p: Prior, estimator: Estimator) -> tuple[Sequence
         for term in p.density.terms
         for part in polynomial(term, q.form, degree, estimator.center, positive, learned)
     ]
+    warnings.warn(
+        f"taylor of degree {degree} is biased, and higher degrees make it worse beyond a point; "
+        "exact, quad and stream are unbiased",
+        TaylorWarning,
+        stacklevel=6,
+    )
     form = inner(q.form)
     loc = None if q.form.learned_loc or isinstance(q.loc, Tensor) else q.loc
     plans = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
@@ -22,33 +23,39 @@ if TYPE_CHECKING:
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
+@dataclass(frozen=True)
+class _Buffer:
+    """The place of a tensor among the kept arguments."""
+
+    name: str
+
+
 class Calibration(nn.Module):
     """A batch of training data with which norm layers find the statistics of one draw."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.layers = [name for name, module in net.named_modules() if _tracks(module)]
-        self.spec: Any = None
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.warned = False
 
     def keep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Keep the arguments of a forward; tensors become buffers, saved and moved with the model."""
-        leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
-        self.others = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
         for name in list(self._buffers):
             delattr(self, name)
-        for k, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor):
-                self.register_buffer(f"input{k}", leaf.detach().clone())
+        self.arguments = pytree.tree_map_only(Tensor, self._shelve, (args, dict(kwargs)))
+
+    def _shelve(self, tensor: Tensor) -> _Buffer:
+        kept = _Buffer(f"input{len(self._buffers)}")
+        self.register_buffer(kept.name, tensor.detach().clone())
+        return kept
 
     @property
     def kept(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The kept arguments."""
-        if self.spec is None:
+        if self.arguments is None:
             return None
-        count = len(self.others) + len(self._buffers)
-        leaves = [self.others[k] if k in self.others else getattr(self, f"input{k}") for k in range(count)]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = pytree.tree_map_only(_Buffer, lambda kept: getattr(self, kept.name), self.arguments)
         return args, kwargs
 
     def statistics(self, bnn: BayesianModule, draw: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -60,7 +67,7 @@ class Calibration(nn.Module):
                 warnings.warn(
                     "the network has BatchNorm, whose running statistics belong to no single draw; "
                     "bnn.calibrate(x) with a batch of training data recomputes them for every draw",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             return {}
         fresh = {}
@@ -68,24 +75,26 @@ class Calibration(nn.Module):
             module = bnn.net.get_submodule(name)
             for statistic in STATISTICS:
                 fresh[f"{name}.{statistic}".lstrip(".")] = getattr(module, statistic).clone()
-        layers = [bnn.net.get_submodule(name) for name in self.layers]
-        with bnn._lock, torch.no_grad(), _measuring(layers):
+        with bnn._lock, torch.no_grad(), self._measuring(bnn.net):
             bnn.run({**{n: w.detach() for n, w in draw.items()}, **fresh}, *kept[0], **kept[1])
         return fresh
 
+    @contextlib.contextmanager
+    def _measuring(self, net: nn.Module) -> Iterator[None]:
+        """Norm layers take the statistics of the next batch as they are; all others, dropout too, predict."""
+        layers: list[Any] = [net.get_submodule(name) for name in self.layers]
+        modes, momenta = [(module, module.training) for module in net.modules()], [layer.momentum for layer in layers]
+        net.eval()
+        for layer in layers:
+            layer.training, layer.momentum = True, 1.0
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+
 
 def _tracks(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm) and module.track_running_stats
-
-
-@contextlib.contextmanager
-def _measuring(layers: list[nn.Module]) -> Iterator[None]:
-    """Norm layers take the statistics of the next batch as they are."""
-    before = [(layer.training, layer.momentum) for layer in layers]
-    for layer in layers:
-        layer.training, layer.momentum = True, 1.0  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for layer, (training, momentum) in zip(layers, before, strict=True):
-            layer.training, layer.momentum = training, momentum
+    return isinstance(module, _NormBase) and module.running_mean is not None

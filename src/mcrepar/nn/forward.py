@@ -8,13 +8,14 @@ per_example  an own draw of all weights for every datum
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
@@ -33,6 +34,12 @@ LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_tra
 
 def check(forward: str, q: Posterior, place: Place) -> None:
     """Refuse a forward that a posterior or a layer does not allow."""
+    if forward == "per_example" and any(_batch_second(owner) for owner in place.owners):
+        raise MethodError(
+            "forward='per_example'",
+            f"the {type(place.owners[0]).__name__} has its data in dimension 1",
+            "batch_first=True",
+        )
     if forward not in ("local", "flipout"):
         return
     if not all(isinstance(owner, nn.Linear | _ConvNd) for owner in place.owners):
@@ -41,7 +48,13 @@ def check(forward: str, q: Posterior, place: Place) -> None:
             f"{type(place.owners[0]).__name__} is neither dense nor convolutional",
             "forward='weights', or select the dense and convolutional layers only",
         )
-    if forward == "flipout" and not (q.noise.symmetric and q.form.learned_loc and q.row.support.lower < 0):
+    if len(place.names) > 1:
+        raise MethodError(
+            f"forward={forward!r}",
+            f"it is used as {' and as '.join(place.names)}, and each layer would draw noise of its own",
+            "forward='weights'",
+        )
+    if forward == "flipout" and not (q.noise.symmetric and q.form.outer.name == "identity"):
         raise MethodError(
             f"forward='flipout' with posterior {q.name!r}", "its noise is not symmetric", "forward='weights'"
         )
@@ -51,6 +64,10 @@ def check(forward: str, q: Posterior, place: Place) -> None:
             "the output of this layer has no law that can be drawn at once (Normal has, and Radial in dense layers)",
             "forward='weights' or 'flipout'",
         )
+
+
+def _batch_second(owner: nn.Module) -> bool:
+    return isinstance(owner, nn.RNNBase | nn.MultiheadAttention) and not owner.batch_first
 
 
 def _has_local(q: Posterior, place: Place) -> bool:
@@ -84,14 +101,14 @@ def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str
     def one(weights: Mapping[str, Tensor], *parts: Any) -> Any:
         own = [p.unsqueeze(0) if is_batch else p for p, is_batch in zip(parts, batched, strict=True)]
         inside, named = pytree.tree_unflatten(own, spec)
-        return functional_call(bnn.net, dict(weights), inside, named)
+        return bnn.swapped(weights, inside, named)
 
     if _vmaps(bnn):
         stacked = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
         dims = (0, *(0 if is_batch else None for is_batch in batched))
-        with bnn._lock:
+        with bnn._lock, contextlib.suppress(RuntimeError, ValueError):  # an operation without a batching rule
             out = vmap(one, in_dims=dims, randomness="different")(stacked, *leaves)
-        return pytree.tree_map(lambda t: t.flatten(0, 1), out)
+            return pytree.tree_map(lambda t: t.flatten(0, 1), out)
     rows = []
     for k, draw in enumerate(draws):
         own = [leaf[k : k + 1] if is_batch else leaf for leaf, is_batch in zip(leaves, batched, strict=True)]
@@ -101,9 +118,14 @@ def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def _vmaps(bnn: BayesianModule) -> bool:
-    """Recurrent layers and norm layers in training have no batching rule."""
-    training_norm = (isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in bnn.net.modules())
-    return not any(isinstance(m, nn.RNNBase) for m in bnn.net.modules()) and not any(training_norm)
+    """Recurrent layers, norm layers in training and attention in eval (its fast path) have no batching rule."""
+    norm, attention = nn.modules.batchnorm._BatchNorm, nn.MultiheadAttention
+    return not any(
+        isinstance(m, nn.RNNBase)
+        or (isinstance(m, norm) and m.training)
+        or (isinstance(m, attention) and not m.training)
+        for m in bnn.net.modules()
+    )
 
 
 class LayerWeight(Tensor):
@@ -115,8 +137,8 @@ class LayerWeight(Tensor):
     @classmethod
     def of(cls, latent: Latent, rule: Rule) -> LayerWeight:
         """The location of a latent tensor, with the rule that draws a layer's output."""
-        assert latent.loc is not None
-        weight = latent.loc.as_subclass(cls)
+        assert latent.centre is not None
+        weight = latent.centre.as_subclass(cls)
         weight.latent, weight.rule = latent, rule
         return weight
 
@@ -129,6 +151,8 @@ class LayerWeight(Tensor):
         if func in LAYERS:
             x, weight, bias, rest = _arguments(args, kwargs)
             rule = next(w.rule for w in (weight, bias) if isinstance(w, LayerWeight))
+            if x.dim() < weight.dim():  # one datum without a batch
+                return rule(func, x.unsqueeze(0), weight, bias, rest).squeeze(0)
             return rule(func, x, weight, bias, rest)
         if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
             with torch._C.DisableTorchFunctionSubclass():
@@ -158,7 +182,7 @@ def _apply(func: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Mapp
 
 def _plain(weight: Any) -> Any:
     """The location as an ordinary tensor."""
-    return weight.latent.loc if isinstance(weight, LayerWeight) else weight
+    return weight.latent.centre if isinstance(weight, LayerWeight) else weight
 
 
 def _local(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:
@@ -166,14 +190,14 @@ def _local(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -
     out = _apply(func, x, _plain(weight), _plain(bias), rest)
     for tensor, is_bias in ((weight, False), (bias, True)):
         if isinstance(tensor, LayerWeight):
-            out = out + _deviation(func, x, tensor.latent, out, rest, is_bias)
+            out = out + _deviation(func, x, tensor.latent, out, rest, is_bias).to(out.dtype)  # autocast
     return out
 
 
 def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str, Any], is_bias: bool) -> Tensor:
     scale = latent.log_scale.exp()
     noise = latent.posterior.noise
-    options: dict[str, Any] = {"dtype": out.dtype, "device": out.device}
+    options: dict[str, Any] = {"dtype": scale.dtype, "device": out.device}
     if is_bias:
         channel = 1 if func is not F.linear else out.dim() - 1
         xi = noise.draw(len(out), scale.numel(), **options)
@@ -182,7 +206,7 @@ def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str
         return (scale * xi).reshape(shape)
     spread = _apply(func, x * x, scale * scale, None, rest).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
     if isinstance(noise, Normal):
-        return spread * torch.randn_like(out)
+        return spread * torch.randn_like(spread)
     if x.dim() != 2:
         raise MethodError(
             "forward='local' with posterior 'radial'",
@@ -212,7 +236,7 @@ def _flipout(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any])
     if isinstance(bias, LayerWeight):
         shape = [1] * out.dim()
         shape[channel] = bias.latent.log_scale.numel()
-        out = out + _delta(bias.latent).reshape(shape) * _signs(out, channel)
+        out = out + _delta(bias.latent).reshape(shape).to(out.dtype) * _signs(out, channel)
     return out
 
 

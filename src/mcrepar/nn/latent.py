@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from mcrepar.errors import MethodError
 from mcrepar.families.forms import EXP, LOG
+from mcrepar.families.noises import Noise
 from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
@@ -62,6 +64,7 @@ class Latent(nn.Module):
         start: the network's own values.
         spread: of the tensor, to which `start_std` is relative.
         options: families, prior and estimator.
+        hold: the row that is not random but stays as it is, the padding of an embedding.
     """
 
     loc: nn.Parameter | None
@@ -69,13 +72,16 @@ class Latent(nn.Module):
     fixed_loc: Tensor | None
     signs: Tensor | None
     anchor: Tensor | None
+    held: Tensor | None
 
-    def __init__(self, name: str, start: Tensor, spread: float, options: Options) -> None:
+    def __init__(self, name: str, start: Tensor, spread: float, options: Options, hold: int | None = None) -> None:
         super().__init__()
         self.name = name
         self.options = options
+        self.hold = hold
         self.plan: Plan | None = None  # of the pair, which never changes
-        row, values = options.posterior.row, start.detach()
+        self.register_buffer("held", None if hold is None else start.detach()[hold].clone())
+        row, values = options.posterior.row, self.free(start.detach())
         keep = row.support.lower >= 0 and options.signs == "keep"
         centre = values.abs() if row.support.lower >= 0 else values
         loc, log_scale = start_values(options.posterior, centre, options.start_std * spread)
@@ -150,21 +156,33 @@ class Latent(nn.Module):
         """Fresh weights, differentiable in the learned parameters."""
         with torch.no_grad():
             xi = self.noise(generator)
-        loc = self.loc if self.loc is not None else self.fixed_loc
-        v: Tensor = _Moved.apply(loc, self.log_scale, xi)  # type: ignore[no-untyped-call]
-        return self.signed(self.options.posterior.form.outer.apply(v))
+        v: Tensor = _Moved.apply(self.centre, self.log_scale, xi)  # type: ignore[no-untyped-call]
+        return self.whole(self.options.posterior.form.outer.apply(v))
+
+    @property
+    def centre(self) -> Tensor | None:
+        """The location, learned or fixed."""
+        return self.loc if self.loc is not None else self.fixed_loc
 
     def mean(self) -> Tensor:
-        """E W, or the location's image where no mean exists."""
+        """E W; the median where no mean exists."""
         q = self.posterior
-        if q.form.outer not in (EXP, LOG) and not q.noise.finite(1):
-            assert isinstance(q.loc, Tensor)
-            return self.signed(q.loc)
-        return self.signed(q.mean.expand(q.shape))
+        mean = q.mean.expand(q.shape)
+        if not bool(mean.isfinite().all()):
+            xi = torch.full_like(q.log_scale, median(q.noise))
+            mean = torch.where(mean.isfinite(), mean, q.weights(xi))
+        return self.whole(mean)
 
-    def signed(self, w: Tensor) -> Tensor:
-        """The weights of magnitudes, where signs are kept."""
-        return w if self.signs is None else w * self.signs
+    def free(self, values: Tensor) -> Tensor:
+        """The rows that are random."""
+        return values if self.hold is None else torch.cat([values[: self.hold], values[self.hold + 1 :]])
+
+    def whole(self, w: Tensor) -> Tensor:
+        """All weights of the network's tensor: signs where those are kept, and the row that is held."""
+        w = w if self.signs is None else w * self.signs
+        if self.held is None:
+            return w
+        return torch.cat([w[: self.hold], self.held.unsqueeze(0), w[self.hold :]])
 
     def extra_repr(self) -> str:
         """Families and size."""
@@ -176,21 +194,33 @@ def start_values(q: Posterior, centre: Tensor, deviation: float) -> tuple[Tensor
     """loc and log_scale with which the mean of a weight is `centre` and its standard deviation `deviation`.
 
     Families with one learned parameter meet the mean (a location that is fixed meets it, the scale the deviation);
-    where no variance exists `scale` is the deviation.
+    the median stands for a mean, and `scale` for a deviation, that does not exist.
     """
     noise, form = q.row.noise(q.fixed, centre.numel()), q.form
     least = torch.finfo(centre.dtype).tiny
     if form.outer is LOG:  # w = log scale + log xi
         return None, centre - noise.moment(Monomial(0.0, 1))
-    magnitude = centre.abs().clamp_min(max(deviation, least))
+    magnitude = centre.abs().clamp_min(max(q.row.support.lower, 0.0) + max(deviation, least))
     if form.outer is EXP and form.learned_loc:  # log-normal with this mean and deviation
         variance = torch.log1p((deviation / magnitude) ** 2)
         return magnitude.log() - variance / 2, variance.log() / 2
+    if form.outer is EXP:  # the median: E exp(scale xi) of a large weight has no variance
+        return None, (magnitude.log() / median(noise)).log()
     if noise.positive:
-        return None, (magnitude / noise.moment(Monomial(1.0))).log()
+        first = noise.moment(Monomial(1.0))
+        return None, (magnitude / (first if math.isfinite(first) else median(noise))).log()
     second = noise.moment(Monomial(2.0))
     unit = math.sqrt(second) if math.isfinite(second) else 1.0
     return centre.clone(), torch.full_like(centre, math.log(max(deviation, least) / unit))
+
+
+@lru_cache(maxsize=64)
+def median(noise: Noise) -> float:
+    """The median of xi, 0 by symmetry or from fixed draws: its quantile is 1/2 with a standard error of 0.0016."""
+    if noise.symmetric:
+        return 0.0
+    generator = torch.Generator().manual_seed(0)
+    return float(noise.draw(1, 100_001, dtype=torch.float64, device="cpu", generator=generator).median())
 
 
 def laid_out(row: Tensor, reference: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +23,7 @@ from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
 from mcrepar.nn import forward as forwards
 from mcrepar.nn.calibration import Calibration
+from mcrepar.nn.emptied import Lock, empty, forget, unguarded
 from mcrepar.nn.latent import Latent, Options, check_signs
 from mcrepar.nn.selection import Overrides, Place, Select, check_overrides, options_of, selected, spread
 
@@ -48,17 +48,11 @@ class BayesianModule(nn.Module):
         self.names: dict[str, tuple[str, ...]] = {}
         for place, options in chosen:
             key = place.name.replace(".", "/")  # a ModuleDict takes no dots
-            self.latents[key] = Latent(place.name, place.parameter, spread(place), options)
+            self.latents[key] = Latent(place.name, place.parameter, spread(place), options, place.held)
             self.names[key] = place.names
-        for place, _ in chosen:
-            for owner, name in zip(place.owners, place.names, strict=True):
-                owner._parameters[name.rpartition(".")[2]] = None
-        for module in net.modules():
-            if isinstance(module, nn.RNNBase):
-                module.register_forward_pre_hook(_list_weights)
-        _forget(net)
+        self.second = empty(net, (place for place, _ in chosen))
         self.calibration = Calibration(net)
-        self._lock = _Lock()
+        self._lock = Lock()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output for one fresh draw, or for the frozen one."""
@@ -69,11 +63,18 @@ class BayesianModule(nn.Module):
 
     def run(self, draw: Draw, *args: Any, **kwargs: Any) -> Any:
         """The network's output for the given weights (and norm statistics)."""
-        with self._lock:  # functional_call swaps the network's tensors for those of the draw
+        if torch.compiler.is_compiling():  # a graph has no lock, and takes the draw as its input
+            return self.swapped(draw, args, kwargs)
+        with self._lock:  # for the network's tensors are swapped
             try:
-                return functional_call(self.net, dict(draw), args, kwargs)
+                return self.swapped(draw, args, kwargs)
             finally:
-                _forget(self.net)
+                forget(self.net)
+
+    def swapped(self, draw: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The same for a caller that holds the lock."""
+        slots = {name: w for name, w in draw.items() if name not in self.second}
+        return functional_call(self.net, slots, args, dict(kwargs))
 
     def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """A fresh draw of all weights, by the names the network gives them."""
@@ -105,6 +106,9 @@ class BayesianModule(nn.Module):
             if draw not in ("mean", "draw"):
                 raise MethodError(f"frozen({draw!r})", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
             draw = self.mean() if draw == "mean" else self.draw()
+        missing = [name for names in self.names.values() for name in names if name not in draw]
+        if missing:
+            raise ParameterError("a frozen draw", f"it has no {missing[0]}", "bnn.draw(), whole")
         return {**draw, **self.calibration.statistics(self, draw)}
 
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
@@ -129,7 +133,7 @@ class BayesianModule(nn.Module):
             for name in names[1:]:
                 path, _, last = name.rpartition(".")
                 plain.get_submodule(path)._parameters[last] = first
-        return plain.train(self.training)
+        return unguarded(plain).train(self.training)
 
     def kl(
         self,
@@ -175,37 +179,6 @@ def total_kl(
 ) -> Tensor:
     """The sum of KL(q || p) over every Bayesian part of a network; what `mcrepar.kl` calls."""
     return torch.stack([part.kl(method, n_mc_iter, generator) for part in random_parts(net)]).sum()
-
-
-class _Lock:
-    """A lock that a copy or a pickle of its module gets anew."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not torch.compiler.is_compiling():
-            self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        if not torch.compiler.is_compiling():
-            self.lock.release()
-
-    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
-        return _Lock, ()
-
-
-def _forget(net: nn.Module) -> None:
-    """Recurrent layers keep a list of their weights: without this it would hold the last draw."""
-    for module in net.modules():
-        if isinstance(module, nn.RNNBase):
-            _list_weights(module)
-
-
-def _list_weights(module: nn.Module, *_: object) -> None:
-    """The list by which a recurrent layer finds its weights, from the present ones: a swap goes past it."""
-    assert isinstance(module, nn.RNNBase)
-    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
 def bayesian(
@@ -291,8 +264,11 @@ def _check(place: Place, options: Options, forward: str) -> None:
 def _check_optimizers(places: list[Place]) -> None:
     """Refuse to empty tensors that an optimizer goes on training."""
     ours = {id(place.parameter): place.name for place in places}
-    for item in gc.get_objects():
-        if not issubclass(type(item), torch.optim.Optimizer):
+    kinds = {torch.optim.Optimizer}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    for item in gc.get_referrers(*kinds):  # an instance refers to its class
+        if type(item) not in kinds:
             continue
         for group in item.param_groups:
             held = next((ours[id(p)] for p in group["params"] if id(p) in ours), None)

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
 from mcrepar.errors import ParameterError
+from mcrepar.nn.module import BayesianModule
 
 Output = int | str | Callable[[Any], Tensor] | None
 
@@ -115,16 +116,27 @@ _MODES: dict[int, tuple[list[None], list[tuple[nn.Module, bool]]]] = {}
 @contextlib.contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Eval mode, until the last of the threads that predict with this network is done; then the modes of before."""
-    with _LOCK:
+    with _LOCK, _held(net):
         users, modes = _MODES.setdefault(id(net), ([], [(m, m.training) for m in net.modules()]))
+        if not users:
+            net.eval()
         users.append(None)
-        net.eval()
     try:
         yield
     finally:
-        with _LOCK:
+        with _LOCK, _held(net):
             users.pop()
             if not users:
                 del _MODES[id(net)]
                 for module, training in modes:
                     module.training = training
+
+
+@contextlib.contextmanager
+def _held(net: nn.Module) -> Iterator[None]:
+    """No thread is inside a forward, in which norm layers may be measuring: modes can be changed."""
+    with contextlib.ExitStack() as stack:
+        for module in net.modules():
+            if isinstance(module, BayesianModule):
+                stack.enter_context(module._lock)
+        yield

@@ -138,7 +138,7 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
         "random": [
             {
                 "names": list(bnn.names[key]),
-                **_aspects(latent.log_scale),
+                **_aspects(latent.whole(latent.log_scale)),
                 "posterior": list(posteriors).index(id(latent.options.posterior)),
                 "prior": list(priors).index(id(latent.options.prior)),
                 **describe_options(latent.options),

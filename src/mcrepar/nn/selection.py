@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from mcrepar.errors import ParameterError
 
@@ -27,6 +28,12 @@ class Place:
     def name(self) -> str:
         """Its first name."""
         return self.names[0]
+
+    @property
+    def held(self) -> int | None:
+        """The padding row, which no embedding trains; None where another layer uses the same tensor as a weight."""
+        rows = {o.padding_idx if isinstance(o, nn.Embedding | nn.EmbeddingBag) else None for o in self.owners}
+        return rows.pop() if len(rows) == 1 else None
 
 
 def places(net: nn.Module) -> list[Place]:
@@ -51,6 +58,9 @@ def selected(net: nn.Module, select: Select) -> list[Place]:
     every = places(net)
     if not every:
         raise ParameterError("bayesian(net)", "the network has no parameters", "a network with weights")
+    lazy = next((p.name for p in every if isinstance(p.parameter, UninitializedParameter)), None)
+    if lazy is not None:
+        raise ParameterError("bayesian(net)", f"{lazy} has no shape yet", "net(x) once, and then bayesian(net)")
     free = [p for p in every if p.parameter.requires_grad and p.parameter.is_floating_point()]
     if select is None:
         chosen = [p for p in free if not any(is_norm(owner) for owner in p.owners)]

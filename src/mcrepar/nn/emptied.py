@@ -1,0 +1,98 @@
+"""A network whose random weights are elsewhere: what empties it, guards it, and gives a copy back its plain form."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from mcrepar.errors import MethodError
+from mcrepar.nn.selection import Place
+
+UNGUARDED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)  # hooks would close their fast path
+
+
+class Lock:
+    """A lock that a copy or a pickle of its module gets anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Runs before a layer, which is refused where its weights have not been drawn.
+
+    Args:
+        names: of the layer's random weights.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, layer: nn.Module, args: object) -> None:
+        if isinstance(layer, nn.RNNBase):
+            list_weights(layer)
+        for name in self.names:
+            if layer._parameters[name] is None:
+                raise MethodError(
+                    f"running a {type(layer).__name__} outside of its Bayesian network",
+                    f"its {name} is random and is drawn by the network's forward only, also when activation "
+                    "checkpointing inside the network runs a layer again",
+                    "bnn(x), bnn.to_module(), or checkpoint(bnn, x) around a Bayesian network or layer",
+                )
+
+
+def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
+    """Take the chosen tensors out of a network, so that no weight is stored twice.
+
+    Returns the second names of one slot, in a module that is shared: filled twice, it would keep the first draw.
+    """
+    unguarded = {part for module in net.modules() if isinstance(module, UNGUARDED) for part in module.modules()}
+    random: dict[nn.Module, list[str]] = {}
+    second = set()
+    for place in chosen:
+        for owner, name in zip(place.owners, place.names, strict=True):
+            slot, slots = name.rpartition(".")[2], random.setdefault(owner, [])
+            if slot in slots:
+                second.add(name)
+            else:
+                owner._parameters[slot] = None
+                slots.append(slot)
+    for owner, slots in random.items():
+        if owner not in unguarded:
+            owner.register_forward_pre_hook(Guard(tuple(slots)))
+    forget(net)
+    return frozenset(second)
+
+
+def forget(net: nn.Module) -> None:
+    """Recurrent layers keep a list of their weights: without this it would hold the last draw."""
+    for module in net.modules():
+        if isinstance(module, nn.RNNBase):
+            list_weights(module)
+
+
+def list_weights(layer: nn.RNNBase) -> None:
+    """The list by which a recurrent layer finds its weights, from the present ones: a swap goes past it."""
+    layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
+
+
+def unguarded(net: nn.Module) -> nn.Module:
+    """A network that has its weights again, without the guards."""
+    for module in net.modules():
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if isinstance(hook, Guard):
+                del module._forward_pre_hooks[key]
+    forget(net)
+    return net

@@ -1,0 +1,157 @@
+"""Norm statistics belong to a draw: those of the kept batch under it (float64)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar import bayesian, predict
+
+
+def network(norm: type[nn.Module] = nn.BatchNorm2d, **options) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), norm(4, **options), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(4, 3, 2), norm(3, **options),
+        nn.Flatten(), nn.Linear(27, 2),
+    ).double()  # fmt: skip
+
+
+def randn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+BATCH, X = randn(16, 2, 6, 6), randn(5, 2, 6, 6, seed=2)
+NORMS = {
+    "default": {},
+    "momentum": {"momentum": 0.3},
+    "cumulative": {"momentum": None},
+    "without affine": {"affine": False},
+}
+
+
+def by_hand(draw: dict[str, Tensor], **options) -> nn.Sequential:
+    """The plain network at a draw, its norm layers fed with the kept batch alone."""
+    plain = network(**options)
+    with torch.no_grad():
+        for name, p in plain.named_parameters():
+            if name in draw:
+                p.copy_(draw[name])
+        for layer in plain.eval():
+            if isinstance(layer, nn.modules.batchnorm._NormBase):
+                layer.train()
+                layer.momentum = 1.0
+        plain(BATCH)
+    return plain.eval()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", NORMS.values(), ids=list(NORMS))
+def test_the_statistics_of_a_draw_are_those_of_the_kept_batch(options, training):
+    bnn = bayesian(network(**options), start_std=0.5).calibrate(BATCH).train(training)
+    before = copy.deepcopy(bnn.net.state_dict())
+    modes = [(m.training, getattr(m, "momentum", None)) for m in bnn.modules()]
+    for _ in range(2):
+        draw = bnn.draw()
+        wanted = by_hand(draw, **options).state_dict()
+        whole = bnn.complete(draw)
+        for layer in ("1", "5"):
+            for statistic in ("running_mean", "running_var"):
+                torch.testing.assert_close(whole[f"{layer}.{statistic}"], wanted[f"{layer}.{statistic}"])
+    assert [(m.training, getattr(m, "momentum", None)) for m in bnn.modules()] == modes
+    assert all(torch.equal(t, before[n]) for n, t in bnn.net.state_dict().items())  # the network's own are untouched
+
+
+def test_instance_norm_that_tracks_is_calibrated_too():
+    options = {"norm": nn.InstanceNorm2d, "track_running_stats": True}
+    bnn = bayesian(network(**options)).calibrate(BATCH).eval()
+    draw = bnn.draw()
+    with bnn.frozen(draw):
+        torch.testing.assert_close(bnn(X), by_hand(draw, **options)(X))
+
+
+@pytest.mark.parametrize("norm", [nn.InstanceNorm2d, lambda size: nn.GroupNorm(1, size)])
+def test_norm_layers_without_statistics_need_no_batch(norm):
+    bnn = bayesian(network(norm)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert predict(bnn, X, draws=2).mean.shape == (5, 2)
+
+
+def test_frozen_predict_and_export_use_them():
+    bnn = bayesian(network(), start_std=0.5).calibrate(BATCH).eval()
+    draw = bnn.draw(seeded(3))
+    wanted = by_hand(draw)(X).detach()
+    with bnn.frozen(draw):
+        torch.testing.assert_close(bnn(X), wanted)
+    torch.testing.assert_close(bnn.to_module(draw)(X), wanted)
+    generator = seeded(3)
+    draws = [bnn.draw(generator) for _ in range(3)]
+    got = predict(bnn, X, draws=3, batch_size=2, generator=seeded(3)).samples
+    torch.testing.assert_close(got, torch.stack([by_hand(d)(X).detach() for d in draws]))
+    with bnn.frozen("mean"):
+        torch.testing.assert_close(bnn(X), by_hand(bnn.mean())(X))
+
+
+def test_keywords_and_several_arguments_are_kept():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.layer = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, *, shift: Tensor, scale: float) -> Tensor:
+            return self.norm(self.layer(x).sum(1, keepdim=True) * scale + shift)
+
+    bnn = bayesian(Two()).calibrate(torch.randn(8, 3), shift=torch.randn(8, 3), scale=2.0)
+    args, kwargs = bnn.calibration.kept
+    assert args[0].shape == (8, 3)
+    assert kwargs["scale"] == 2.0
+    assert set(bnn.complete()) >= {"norm.running_mean", "norm.running_var"}
+    bnn.calibrate(torch.randn(4, 3), shift=torch.zeros(4, 3), scale=1.0)  # another batch replaces it
+    assert bnn.calibration.kept[0][0].shape == (4, 3)
+    assert len(list(bnn.calibration.buffers())) == 2
+
+
+def test_predict_warns_once_without_a_batch():
+    bnn = bayesian(network())
+    with pytest.warns(UserWarning, match=r"BatchNorm.*bnn\.calibrate\(x\)") as seen:
+        predict(bnn, X, draws=3)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(bnn, X, draws=2)
+        predict(bayesian(network()).calibrate(BATCH), X, draws=2)
+        with bayesian(network()).train().frozen("mean"):  # in training the statistics are those of the batch
+            pass
+
+
+def test_they_are_saved_copied_and_moved(tmp_path):
+    bnn = bayesian(network(), start_std=0.5).calibrate(BATCH)
+    mcrepar.save(bnn, tmp_path / "bnn")
+    wanted = predict(bnn, X, draws=2, generator=seeded(4)).samples
+    loaded = mcrepar.load(tmp_path / "bnn", network())
+    for twin in (loaded, copy.deepcopy(bnn), pickle.loads(pickle.dumps(bnn))):  # noqa: S301
+        assert torch.equal(predict(twin, X, draws=2, generator=seeded(4)).samples, wanted)
+    single = bnn.float()
+    assert single.calibration.kept[0][0].dtype == torch.float32
+    assert predict(single, X.float(), draws=2).mean.dtype == torch.float32
+
+
+def test_training_works_and_learns_running_statistics():
+    bnn = bayesian(network(), start_std=0.1)
+    assert "1.weight" not in bnn.draw()  # norm layers stay deterministic
+    optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-2)
+    before = bnn.net[1].running_mean.clone()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (bnn(BATCH).square().mean() + mcrepar.kl(bnn) / 1000).backward()
+        assert all(p.grad.isfinite().all() for p in bnn.parameters())
+        optimizer.step()
+    assert not torch.equal(bnn.net[1].running_mean, before)
+    assert bnn.net[1].num_batches_tracked == 3

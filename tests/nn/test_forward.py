@@ -1,0 +1,312 @@
+"""How a draw enters the forward: every way has the mean and the variance of `weights` for each datum (float64).
+
+Moments of one datum are compared in z-scores of independent draws with fixed seeds; |z| > 5 by chance: 6e-7 each.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from tests.conftest import seeded, z_score
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar import MethodError, bayesian, posterior
+from mcrepar.nn import forward as forwards
+
+DRAWS = 600
+
+
+def randn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def dense() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+LAYERS = {
+    "dense": (dense, (4,)),
+    "dense without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
+    "conv1d": (lambda: nn.Conv1d(2, 4, 3, padding=1, padding_mode="circular", groups=2), (2, 4)),
+    "conv2d": (lambda: nn.Conv2d(2, 3, 2, dilation=2, stride=2), (2, 4, 4)),
+    "transposed2d": (lambda: nn.ConvTranspose2d(2, 2, 2, stride=2, output_padding=1), (2, 2, 2)),
+    "conv3d": (lambda: nn.Conv3d(1, 2, 2), (1, 3, 2, 2)),
+}
+
+
+def made(build, name: str, forward: str, **options) -> mcrepar.BayesianModule:
+    torch.manual_seed(0)
+    return bayesian(build().double(), name, forward=forward, start_std=0.5, **options)
+
+
+def outputs(bnn: mcrepar.BayesianModule, x: Tensor, draws: int = DRAWS, seed: int = 2) -> Tensor:
+    """(draws, batch, numbers); in one forward where copies of a datum have draws of their own."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        if bnn.mode in ("local", "per_example"):
+            return bnn(x.repeat(draws, *[1] * (x.dim() - 1))).flatten(1).unflatten(0, (draws, len(x)))
+        return torch.stack([bnn(x).flatten(1) for _ in range(draws)])
+
+
+def assert_same_moments(a: Tensor, b: Tensor) -> None:
+    """Means and squares over the leading dimension agree."""
+    middle = b.mean(0)
+    for power in (1, 2):
+        x, y = ((t - middle) ** power for t in (a, b))
+        error = (x.var(0) / len(x) + y.var(0) / len(y)).sqrt()
+        assert ((x.mean(0) - y.mean(0)).abs() < 5 * error).all()
+
+
+CASES = [
+    *(("local", layer, "normal") for layer in LAYERS),
+    *(("local", layer, "radial") for layer in ("dense", "dense without bias")),
+    *(("flipout", layer, name) for layer in LAYERS for name in ("normal", "radial")),
+    *(("flipout", "dense", name) for name in ("laplace", "logistic", "horseshoe", "error")),
+    *(("per_example", layer, "radial") for layer in ("dense", "conv2d")),
+]
+
+
+@pytest.mark.parametrize(("forward", "layer", "name"), CASES)
+def test_each_datum_has_the_law_of_weights(forward, layer, name):
+    build, shape = LAYERS[layer]
+    x = randn(2, *shape)
+    draws = DRAWS if forward == "flipout" else 2000
+    shared = made(build, name, "weights")
+    if layer.startswith("dense"):  # its moments are known: x loc^T + bias, and x^2 (Var W)^T + Var b
+        q = {key: latent.posterior for key, latent in shared._latents()}
+        mean, variance = x @ q["weight"].mean.T, x**2 @ (q["weight"].stddev ** 2).T
+        if "bias" in q:
+            mean, variance = mean + q["bias"].mean, variance + q["bias"].stddev ** 2
+        got = outputs(made(build, name, forward), x, draws)
+        assert (z_score(got, mean.detach()).abs() < 5).all()
+        if name != "horseshoe":  # whose squares have heavy tails
+            assert (z_score((got - mean.detach()).square(), variance.detach()).abs() < 5).all()
+        return
+    assert_same_moments(outputs(made(build, name, forward), x, draws), outputs(shared, x, seed=3))
+
+
+def test_local_radial_outputs_have_their_joint_law():
+    """Products of squares of two outputs of one datum: not those of independent noise (the radius is shared)."""
+    x = randn(1, 4)
+    local, shared = (outputs(made(LAYERS["dense without bias"][0], "radial", f), x, 20_000 if f == "local" else 2500)
+                     for f in ("local", "weights"))  # fmt: skip
+    middle = shared.mean(0)
+    a, b = (((t - middle)[:, 0, :1] ** 2 * (t - middle)[:, 0, 1:] ** 2) for t in (local, shared))
+    error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
+    assert ((a.mean(0) - b.mean(0)).abs() < 5 * error).all()
+    independent = (local - middle).square().mean(0)[0]
+    assert (a.mean(0) > 1.5 * independent[0] * independent[1:]).all()  # 3 d / (d + 2) = 2.6 for d = 12
+
+
+def correlation(out: Tensor) -> Tensor:
+    """Of the outputs of two data, (draws, 2, numbers) -> a z-score per number."""
+    centred = out - out.mean(0)
+    return z_score(centred[:, 0] * centred[:, 1], 0.0)
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout", "per_example"])
+@pytest.mark.parametrize("name", ["normal", "radial"])
+def test_two_equal_data_are_uncorrelated(forward, name):
+    x = randn(1, 4).expand(2, 4)
+    out = outputs(made(dense, name, forward), x)
+    assert (correlation(out).abs() < 5).all()
+    assert not torch.equal(out[0, 0], out[0, 1])
+    shared = outputs(made(dense, name, "weights"), x, 500)
+    assert torch.equal(shared[:, 0], shared[:, 1])
+    assert (correlation(shared) > 7).all()
+
+
+@pytest.mark.parametrize("forward", forwards.FORWARDS)
+@pytest.mark.parametrize("name", ["normal", "radial"])
+def test_the_spread_of_the_output_does_not_depend_on_the_batch(forward, name):
+    """peers.md 4: 256 equal data; the deviation of the first from its mean has the known variance."""
+    bnn = made(LAYERS["dense without bias"][0], name, forward)
+    x, q = randn(1, 4), bnn.latents["weight"].posterior
+    mean, variance = (x @ q.mean.T).detach(), (x**2 @ (q.stddev**2).T).detach()
+    for size in (1, 256):
+        torch.manual_seed(2)
+        with torch.no_grad():
+            out = torch.stack([bnn(x.expand(size, 4))[:1] for _ in range(30 if forward == "per_example" else 300)])
+        assert (z_score((out - mean).square(), variance).abs() < 5).all()
+
+
+@pytest.mark.parametrize("forward", forwards.FORWARDS)
+@pytest.mark.parametrize("layer", ["dense", "conv2d"])
+def test_without_noise_it_is_deterministic(forward, layer):
+    build, shape = LAYERS[layer]
+    torch.manual_seed(0)
+    plain = build().double()
+    x, wanted = randn(3, *shape), plain(randn(3, *shape)).detach()
+    bnn = bayesian(plain, "normal", forward=forward, start_std=1e-12)
+    torch.testing.assert_close(bnn(x), wanted, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("forward", forwards.FORWARDS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_gradient_is_there(forward, layer):
+    build, shape = LAYERS[layer]
+    bnn = made(build, "normal", forward)
+    out = bnn(randn(3, *shape))
+    (out * torch.linspace(0.5, 2, out.numel()).reshape(out.shape)).sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in bnn.parameters())
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_one_datum_without_a_batch(forward, layer):
+    build, shape = LAYERS[layer]
+    bnn, x = made(build, "normal", forward), randn(*shape)
+    torch.manual_seed(1)
+    alone = bnn(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(alone, bnn(x.unsqueeze(0)).squeeze(0))
+
+
+def test_dead_inputs_have_a_finite_gradient():
+    bnn = made(dense, "normal", "local")
+    bnn(torch.zeros(2, 4).double()).sum().backward()
+    assert all(p.grad.isfinite().all() for p in bnn.parameters())
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+def test_some_layers_may_stay_deterministic(forward):
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
+    for select in ("0.weight", "0.bias", ["0", "2.weight"]):
+        bnn = bayesian(copy.deepcopy(net), "normal", forward=forward, select=select)
+        assert not torch.equal(bnn(randn(5, 4)), bnn(randn(5, 4)))
+
+
+# ---- per example
+
+
+class Dict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, *, scale: float, shift: Tensor) -> dict[str, Tensor]:
+        return {"out": self.layer(x) * scale + shift}
+
+
+def test_per_example_takes_keywords_and_returns_dicts():
+    torch.manual_seed(0)
+    bnn = bayesian(Dict().double(), forward="per_example")
+    out = bnn(randn(5, 4), scale=2.0, shift=torch.tensor(1.0))["out"]
+    assert out.shape == (5, 3)
+    with pytest.raises(MethodError, match="no argument has a batch"):
+        bnn(torch.tensor(1.0), scale=1.0, shift=torch.tensor(1.0))
+
+
+def test_vmap_and_loop_agree(monkeypatch):
+    """The same draws in the same order: equal outputs, to rounding."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
+    bnn, x = bayesian(net, forward="per_example"), randn(5, 2, 4, 4)
+    torch.manual_seed(1)
+    fast = bnn(x)
+    monkeypatch.setattr(forwards, "_vmaps", lambda bnn: False)
+    torch.manual_seed(1)
+    torch.testing.assert_close(bnn(x), fast)
+
+
+class Branching(nn.Module):
+    """Its control flow depends on data, which vmap does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        return out if out.sum().item() > 0 else -out
+
+
+class First(nn.Module):
+    def forward(self, out: tuple[Tensor, Tensor]) -> Tensor:
+        return out[0]
+
+
+NETS = {
+    "lstm": (lambda: nn.Sequential(nn.LSTM(4, 3, batch_first=True), First()), (3, 5, 4)),
+    "norm in training": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3)), (3, 2, 4, 4)),
+    "branching": (Branching, (3, 4)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), (3, 4)),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("build", NETS.values(), ids=list(NETS))
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_per_example_falls_back_on_a_loop(build, training):
+    torch.manual_seed(0)
+    bnn = bayesian(build[0]().double(), forward="per_example").train(training)
+    out = bnn(randn(1, *build[1][1:]).expand(build[1]))
+    assert len(out) == 3
+    assert not torch.equal(out[0], out[1])  # equal data, draws of their own
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in bnn.parameters())
+
+
+# ---- refusals
+
+REFUSED = {
+    "local laplace": (dense, "laplace", "local", "no law that can be drawn at once"),
+    "local radial conv": (LAYERS["conv2d"][0], "radial", "local", "no law that can be drawn at once"),
+    "local embedding": (lambda: nn.Embedding(3, 2), "normal", "local", "neither dense nor convolutional"),
+    "flipout lstm": (lambda: nn.LSTM(3, 2), "normal", "flipout", "neither dense nor convolutional"),
+    "flipout attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "flipout", "neither dense nor"),
+    "flipout loggamma": (dense, "loggamma", "flipout", "not symmetric"),
+    "per_example lstm": (lambda: nn.LSTM(3, 2), "normal", "per_example", "data in dimension 1"),
+    "per_example attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "per_example", "data in dimension 1"),
+}
+
+
+@pytest.mark.parametrize("ask", REFUSED.values(), ids=list(REFUSED))
+def test_refused(ask):
+    build, name, forward, words = ask
+    with pytest.raises(MethodError, match=words):
+        bayesian(build(), name, forward=forward)
+
+
+@pytest.mark.parametrize("name", ["lognormal", "gamma"])
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+def test_positive_weights_are_refused(name, forward):
+    with pytest.raises(MethodError, match="forward='weights'"):
+        bayesian(dense(), posterior(name), "gamma", signs="keep", forward=forward)
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+def test_tied_weights_are_refused(forward):
+    shared = nn.Linear(3, 3)
+    with pytest.raises(MethodError, match=r"0\.weight and as 2\.weight"):
+        bayesian(nn.Sequential(shared, nn.Tanh(), shared), "normal", forward=forward)
+
+
+class Reads(nn.Module):
+    """Uses a weight otherwise than in its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.layer.weight.shape == (3, 3)  # looking is allowed
+        return self.layer(x) + self.layer.weight.sum()
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+def test_a_weight_that_is_read_otherwise_is_never_silently_deterministic(forward):
+    bnn = bayesian(Reads(), "normal", forward=forward)
+    with pytest.raises(MethodError, match="sum on a weight"):
+        bnn(torch.ones(2, 3))
+
+
+def test_local_radial_refuses_rows_that_share_a_draw():
+    bnn = made(dense, "radial", "local")
+    with pytest.raises(MethodError, match="3 dimensions"):
+        bnn(randn(2, 5, 4))
+    assert math.isfinite(bnn(randn(2, 4)).sum().item())

@@ -1,0 +1,149 @@
+"""Which parameters become random, and with which options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mcrepar
+from mcrepar import ParameterError, bayesian, posterior, prior
+from mcrepar.nn.selection import is_norm, options_of, places, selected
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4))
+        self.head = nn.Linear(4, 2)
+        self.token = nn.Parameter(torch.randn(5))
+        self.frozen = nn.Parameter(torch.randn(5), requires_grad=False)
+
+
+def names(net: nn.Module, select=None) -> list[str]:
+    return [place.name for place in selected(net, select)]
+
+
+WEIGHTS = ["stem.weight", "stem.bias", "block.0.weight", "block.0.bias", "head.weight", "head.bias"]
+
+
+def test_all_but_norm_layers_and_what_is_not_trained():
+    assert names(Net()) == ["token", *WEIGHTS]
+
+
+@pytest.mark.parametrize(
+    ("select", "wanted"),
+    [
+        ("head", ["head.weight", "head.bias"]),
+        ("head.*", ["head.weight", "head.bias"]),
+        ("*.weight", ["stem.weight", "norm.weight", "block.0.weight", "block.1.weight", "head.weight"]),
+        (["stem", "token"], ["token", "stem.weight", "stem.bias"]),
+        (("block.0.bias",), ["block.0.bias"]),
+        (lambda name, p: p.dim() == 4, ["stem.weight", "block.0.weight"]),
+        (lambda name, p: name.startswith("block.1"), ["block.1.weight", "block.1.bias"]),
+    ],
+)
+def test_select(select, wanted):
+    assert names(Net(), select) == wanted
+
+
+def test_what_is_not_selected_stays_deterministic():
+    bnn = bayesian(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), select="1.weight")
+    assert list(bnn.draw()) == ["1.weight"]
+    assert {n for n, _ in bnn.net.named_parameters()} == {"0.weight", "0.bias", "1.bias"}
+    bnn(torch.ones(1, 3)).sum().backward()
+    assert all(p.grad is not None for p in bnn.parameters())
+
+
+@pytest.mark.parametrize("select", ["nothing", "*.heads", ["head", "tail"]])
+def test_a_pattern_without_a_match_is_refused(select):
+    with pytest.raises(ParameterError, match=r"no parameter matches it.*names such as 'token'"):
+        names(Net(), select)
+
+
+@pytest.mark.parametrize("select", ["frozen", lambda name, p: False, []])
+def test_nothing_selected_is_refused(select):
+    with pytest.raises(ParameterError, match="selects no trainable parameter"):
+        names(Net(), select)
+
+
+def test_a_network_without_parameters_is_refused():
+    with pytest.raises(ParameterError, match="no parameters"):
+        names(nn.Sequential(nn.ReLU()))
+
+
+@pytest.mark.parametrize("module", [nn.BatchNorm1d(2), nn.SyncBatchNorm(2), nn.LayerNorm(2), nn.GroupNorm(1, 2),
+                                    nn.InstanceNorm2d(2), nn.RMSNorm(2)])  # fmt: skip
+def test_norm_layers(module):
+    assert is_norm(module)
+
+
+def test_places_hold_every_name_of_a_tensor_once():
+    inner = nn.Linear(3, 3)
+    net = nn.Sequential(inner, inner, nn.Linear(3, 3))
+    net[2].weight = inner.weight
+    found = {place.names: place for place in places(net)}
+    assert set(found) == {("0.weight", "1.weight", "2.weight"), ("0.bias", "1.bias"), ("2.bias",)}
+    assert found["0.weight", "1.weight", "2.weight"].owners == (inner, inner, net[2])
+
+
+@pytest.mark.parametrize(
+    ("layer", "held"),
+    [(nn.Embedding(5, 2, padding_idx=3), 3), (nn.Embedding(5, 2, padding_idx=-1), 4), (nn.Embedding(5, 2), None),
+     (nn.EmbeddingBag(5, 2, padding_idx=0), 0), (nn.Linear(5, 2), None)],
+)  # fmt: skip
+def test_a_padding_row_is_held(layer, held):
+    assert places(layer)[0].held == held
+
+
+# ---- overrides
+
+
+def test_a_pattern_beats_a_module_beats_a_type_and_later_beats_earlier():
+    net = Net()
+    overrides = {
+        "head.bias": {"start_std": 0.4},
+        net.head: {"start_std": 0.3, "kl_method": "stats"},
+        nn.Linear: {"start_std": 0.2, "n_mc_iter": 7},
+        nn.Module: {"signs": "keep"},
+        net.block: {"n_mc_iter": 9},
+        "*.bias": {"pretrained": True},
+        "stem*": {"start_std": 0.1},
+        "stem.w*": {"start_std": 0.15},
+    }
+    got = {place.name: options_of(place, overrides) for place in selected(net, None)}
+    linear = {"n_mc_iter": 7, "signs": "keep", "kl_method": "stats"}
+    assert got["head.weight"] == {"start_std": 0.3, **linear}
+    assert got["head.bias"] == {"start_std": 0.4, "pretrained": True, **linear}
+    assert got["block.0.weight"] == {"n_mc_iter": 9, "signs": "keep"}
+    assert got["stem.weight"] == {"start_std": 0.15, "signs": "keep"}
+    assert got["stem.bias"] == {"start_std": 0.1, "signs": "keep", "pretrained": True}
+
+
+def test_overrides_reach_the_latents():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+    bnn = bayesian(net, "radial", overrides={
+        "2": {"posterior": "normal", "prior": prior("laplace", scale=0.2), "kl_method": "stream", "n_mc_iter": 50},
+        "0.bias": {"posterior": posterior("horseshoe", slab=2.0)},
+    })  # fmt: skip
+    chosen = {key: latent.options for key, latent in bnn._latents()}
+    assert [chosen[k].posterior.name for k in chosen] == ["radial", "horseshoe", "normal", "normal"]
+    assert [chosen[k].prior.name for k in chosen] == ["normal", "normal", "laplace", "laplace"]
+    assert (chosen["2/bias"].estimator.method, chosen["2/bias"].estimator.n_mc_iter) == ("stream", 50)
+    assert bnn(torch.ones(2, 3)).shape == (2, 2)
+    assert mcrepar.kl(bnn).isfinite()
+
+
+@pytest.mark.parametrize("key", ["tail", nn.Conv3d, nn.Linear(2, 2), 3, "norm"])
+def test_an_override_of_nothing_is_refused(key):
+    with pytest.raises(ParameterError, match="no parameter matches it"):
+        bayesian(Net(), overrides={key: {"start_std": 0.1}})
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(ParameterError, match=r"'sigma'.*no such option.*start_std"):
+        bayesian(Net(), overrides={"head": {"sigma": 0.1}})
+    with pytest.raises(ParameterError, match="no such option"):
+        bayesian(Net(), overrides={"head": {"forward": "local"}})
