@@ -58,7 +58,7 @@ class Source:
 
 def vector_norm(z: Tensor) -> Tensor:
     """|z| over the last dimension; long ones by blocks in float64: a float32 sum over 1e7 squares loses 3 digits."""
-    if z.shape[-1] <= 2**15:
+    if z.shape[-1] <= 2**17:
         short: Tensor = torch.linalg.vector_norm(z, dim=-1)
         return short
     whole = z.shape[-1] // 1024 * 1024

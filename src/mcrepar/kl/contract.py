@@ -19,7 +19,8 @@ from mcrepar.families.forms import Entry
 from mcrepar.families.parameters import Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.fused import Factor, Sums, wide_sum
+from mcrepar.kl.estimator import DEFAULT_BYTES
+from mcrepar.kl.fused import Factor, Sums, block_of, wide_sum
 from mcrepar.kl.layout import Order, flat, unflat
 
 
@@ -40,7 +41,13 @@ class Product:
     t: Number
 
 
-def contract(q: Posterior, products: Sequence[Product], order: Order = None, eager: bool = False) -> Tensor:
+def contract(
+    q: Posterior,
+    products: Sequence[Product],
+    order: Order = None,
+    eager: bool = False,
+    max_bytes: int = DEFAULT_BYTES,
+) -> Tensor:
     """The sum of `products` over the weights of `q`, in float64.
 
     sum_j c_j sum_d n_j(theta_d) t_jd
@@ -50,6 +57,7 @@ def contract(q: Posterior, products: Sequence[Product], order: Order = None, eag
         products: its entries with their coefficients and means.
         order: in which the means t go through the weights.
         eager: keep plain autograd, to be looked at.
+        max_bytes: bound on the temporaries of a block of weights.
     """
     loc, live = _centred(q, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
     plain = [p for p in live if eager or _needs_graph(p)]
@@ -60,7 +68,7 @@ def contract(q: Posterior, products: Sequence[Product], order: Order = None, eag
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
-            factors, ts, loc if isinstance(loc, Tensor) else None, scale, is_log
+            factors, ts, loc if isinstance(loc, Tensor) else None, scale, is_log, block_of(scale, max_bytes)
         )
         stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
         total = total + stacked @ sums

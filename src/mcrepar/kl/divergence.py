@@ -125,7 +125,7 @@ def _apply(
         walk = _walk(q, density.joint, method, estimator, generator)
         cross: Tensor = getattr(average, method)(integrand, walk)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
-        return contract(q, entropy, order, eager) + log_density - cross - constant
+        return contract(q, entropy, order, eager, estimator.max_bytes) + log_density - cross - constant
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
     walk = _walk(q, density.joint, method, estimator, generator)
     means = _means(q, method, _taus(q, plans, method, estimator), walk, generator)
@@ -135,7 +135,7 @@ def _apply(
         for entry in term_plan.entries or ()
     ]
     entropy, log_density = _entropy(q, method, estimator, walk, means)
-    value = contract(q, [*products, *entropy], order, eager) + log_density - constant
+    value = contract(q, [*products, *entropy], order, eager, estimator.max_bytes) + log_density - constant
     for term, term_plan in zip(terms, plans, strict=True):
         if term_plan.entries is None:
             value = value - closed_mean(q, term, term_plan)

@@ -8,15 +8,15 @@ for every method that walks it: `repar`, `stream`, `regen` and `direct` see iden
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mcrepar.families.noises import Noise
+from mcrepar.kl.cores import on_cores
 
-CPU_BLOCK = 32768  # elements; torch runs an operation of this size on one thread, so that threads can share blocks
+CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
 SPLIT = 2**20  # numbers in the table of block radii of a joint law
 GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
@@ -85,7 +85,7 @@ class Walk:
                 for index in share:
                     self._walk_block(index, first, count, radii, generator, visit)
 
-            self._run(walk)
+            on_cores(len(self.blocks), self.threads, walk)
 
     def all(self) -> Tensor:
         """All the noise at once: (draws, size)."""
@@ -129,22 +129,6 @@ class Walk:
         """The block of this index."""
         width = self.size if self.whole else min(self.size, self.budget)
         return slice(index * width, min((index + 1) * width, self.size))
-
-    def _run(self, walk: Callable[[list[int]], None]) -> None:
-        indices = list(range(len(self.blocks)))
-        if self.threads == 1:
-            return walk(indices)
-        shares = [indices[k :: self.threads] for k in range(self.threads)]
-        grad = torch.is_grad_enabled()
-
-        def work(share: list[int]) -> None:
-            with torch.set_grad_enabled(grad):  # grad mode belongs to a thread
-                walk(share)
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            for done in [pool.submit(work, share) for share in shares]:
-                done.result()
-        return None
 
     def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
         """Runs of draws: all at once for elementwise noise, tables of block radii for a joint law."""

@@ -1,4 +1,4 @@
-"""The sums of a contraction and their gradient as one autograd.Function, in blocks that stay in the cache.
+"""The sums of a contraction and their gradient as one autograd.Function, in blocks.
 
 It keeps theta and t for the backward and nothing else; with create_graph=True its backward is plain torch.
 """
@@ -15,7 +15,8 @@ from torch import Tensor
 from mcrepar.families.parameters import Number
 from mcrepar.families.statistics import Monomial
 
-CPU_BLOCK = 2**17  # weights that are contracted at once, so that temporaries stay in the cache
+COPIES = 8  # temporaries of a block that live at once
+CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 def wide_sum(device: torch.device) -> torch.dtype:
@@ -50,14 +51,15 @@ class Sums(torch.autograd.Function):
         loc: Tensor | None,
         scale: Tensor,
         is_log: bool,
+        block: int,
     ) -> Tensor:
-        ctx.factors, ctx.is_log = factors, is_log
+        ctx.factors, ctx.is_log, ctx.block = factors, is_log, block
         ctx.numbers = [None if isinstance(t, Tensor) else t for t in ts]
         ctx.save_for_backward(loc, scale, *(t for t in ts if isinstance(t, Tensor)))
         wide = wide_sum(scale.device)
         parts = [
             torch.stack([point.sum(f, t) for f, t in zip(factors, at, strict=True)]).to(wide)
-            for point, at in _points(factors, ts, loc, scale, is_log)
+            for point, at in _points(ts, loc, scale, is_log, block)
         ]
         return torch.stack(parts).sum(0)
 
@@ -68,12 +70,12 @@ class Sums(torch.autograd.Function):
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
         if torch.is_grad_enabled():  # create_graph=True
             slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, grad)
-            return None, None, *slopes, None
+            return None, None, *slopes, None, None
         weights = grad.tolist()
         d_loc = torch.empty_like(loc) if loc is not None and ctx.needs_input_grad[2] else None
         d_scale = torch.empty_like(scale) if ctx.needs_input_grad[3] else None
         start = 0
-        for point, at in _points(ctx.factors, ts, loc, scale, ctx.is_log):
+        for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block):
             stop = start + point.size
             jobs = list(zip(ctx.factors, at, weights, strict=True))
             if d_loc is not None:
@@ -81,17 +83,21 @@ class Sums(torch.autograd.Function):
             if d_scale is not None:
                 _combine([point.slope_scale(f, t, g) for f, t, g in jobs], d_scale[start:stop])
             start = stop
-        return None, None, d_loc, d_scale, None
+        return None, None, d_loc, d_scale, None, None
+
+
+def block_of(scale: Tensor, max_bytes: int) -> int:
+    """How many weights are contracted at once."""
+    most = max(1, max_bytes // (COPIES * scale.dtype.itemsize))
+    return min(most, CPU_BLOCK) if scale.device.type == "cpu" else most
 
 
 def _points(
-    factors: Sequence[Factor], ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool
+    ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int
 ) -> Iterator[tuple[_Point, list[Number]]]:
     """The blocks of weights with their t."""
-    size = scale.numel()
-    width = CPU_BLOCK if scale.device.type == "cpu" else size
-    for start in range(0, size, width):
-        cut = slice(start, min(start + width, size))
+    for start in range(0, scale.numel(), block):
+        cut = slice(start, start + block)
         point = _Point(None if loc is None else loc[cut], scale[cut], is_log)
         yield point, [t[cut] if isinstance(t, Tensor) else t for t in ts]
 
