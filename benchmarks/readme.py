@@ -9,7 +9,7 @@ from typing import Any
 HERE = Path(__file__).parent
 START, END = "<!-- numbers: written by benchmarks/readme.py -->", "<!-- end of numbers -->"
 
-BUSY = 0.5  # load average above which numbers are only provisional
+BUSY = 0.25  # cores kept busy by other work above which numbers are only provisional
 
 
 def block(found: dict[str, Any]) -> str:
@@ -24,7 +24,7 @@ def block(found: dict[str, Any]) -> str:
         f"torch {machine['torch'].partition('+')[0]}. Ratios within one run (`make bench`):"
     )
     if machine["load at start"] > BUSY:
-        head = f"**Provisional: the machine was busy (load average {machine['load at start']}).** {head}"
+        head = f"**Provisional: other work kept {machine['load at start']} cores busy.** {head}"
     return "\n".join([head, "", "| cost of | against | reached | target |", "|---|---|---|---|", *rows])
 
 
