@@ -77,15 +77,16 @@ class Walk:
 
         Blocks run in parallel; the chunks of one block run in order.
         """
+        blocks = self.blocks
         for first, radii in self._groups():
             count = self.draws - first if radii is None else len(radii)
 
             def walk(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
                 generator = torch.Generator(self.device)
                 for index in share:
-                    self._walk_block(index, first, count, radii, generator, visit)
+                    self._walk_block(index, blocks[index], first, count, radii, generator, visit)
 
-            on_cores(len(self.blocks), self.threads, walk)
+            on_cores(len(blocks), self.threads, walk)
 
     def all(self) -> Tensor:
         """All the noise at once: (draws, size)."""
@@ -109,13 +110,13 @@ class Walk:
     def _walk_block(
         self,
         index: int,
+        block: slice,
         first: int,
         count: int,
         radii: Tensor | None,
         generator: torch.Generator,
         visit: Callable[[slice, Tensor], None],
     ) -> None:
-        block = self.blocks_at(index)
         width = block.stop - block.start
         rows = max(1, self.budget // width)
         for start in range(0, count, rows):
@@ -124,11 +125,6 @@ class Walk:
             radius = None if radii is None else radii[start : start + draws, index]
             xi = self.noise.draw(draws, width, dtype=self.dtype, device=self.device, generator=generator, radius=radius)
             visit(block, xi)
-
-    def blocks_at(self, index: int) -> slice:
-        """The block of this index."""
-        width = self.size if self.whole else min(self.size, self.budget)
-        return slice(index * width, min((index + 1) * width, self.size))
 
     def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
         """Runs of draws: all at once for elementwise noise, tables of block radii for a joint law."""

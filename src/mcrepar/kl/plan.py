@@ -70,7 +70,11 @@ class Plan:
 
     @property
     def method(self) -> str | None:
-        """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
+        """What `auto` takes without M; None where the KL is infinite or only a forced method is left.
+
+        A call may still go from quad to stream, where the tensors are wide against the prior, or to a closed form
+        whose condition they meet (`checks.settle`).
+        """
         try:
             return self.choose(Estimator())
         except McreparError:
