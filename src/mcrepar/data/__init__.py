@@ -1,0 +1,110 @@
+"""Readers of the files users have: one row per data set; importing this imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcrepar.errors import ParameterError
+
+if TYPE_CHECKING:
+    from mcrepar.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class DataRow:
+    """What can be read under a name.
+
+    Args:
+        home: "module.function" of the reader in this package; it takes a root and options.
+        summary: one line for tables and help.
+        files: what the root must hold; empty where no root is needed.
+        augment: the augmentation that suits it: crop_flip, flip or none.
+    """
+
+    home: str
+    summary: str
+    files: str = ""
+    augment: str = "none"
+
+    @property
+    def read(self) -> Callable[..., Dataset]:
+        """The reader, imported when it is asked for."""
+        module, _, name = self.home.rpartition(".")
+        reader: Callable[..., Dataset] = getattr(import_module(f"{__name__}.{module}"), name)
+        return reader
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the reader's options, apart from the root."""
+        return tuple(name for name in inspect.signature(self.read).parameters if name != "root")
+
+
+DATASETS: Mapping[str, DataRow] = {
+    "digits": DataRow("digits.read_digits", "scikit-learn's handwritten digits, 8 x 8, 10 classes"),
+    "mnist": DataRow("idx.read_mnist", "MNIST, 28 x 28, 10 digits", "train-images-idx3-ubyte ..., also .gz"),
+    "fashion_mnist": DataRow(
+        "idx.read_fashion_mnist", "Fashion-MNIST, 28 x 28, 10 classes", "train-images-idx3-ubyte ..., also .gz", "flip"
+    ),
+    "cifar10": DataRow(
+        "cifar.read_cifar10",
+        "CIFAR-10, 32 x 32 in colour, 10 classes",
+        "cifar-10-batches-bin or cifar-10-batches-py",
+        "crop_flip",
+    ),
+    "cifar100": DataRow(
+        "cifar.read_cifar100",
+        "CIFAR-100, 32 x 32 in colour, 100 or 20 classes",
+        "cifar-100-binary or cifar-100-python",
+        "crop_flip",
+    ),
+    "cifar10_c": DataRow(
+        "cifar.read_cifar10_c",
+        "CIFAR-10-C: CIFAR-10's test set, corrupted",
+        "CIFAR-10-C: labels.npy and <corruption>.npy",
+    ),
+    "medmnist": DataRow("arrays.read_medmnist", "a set of MedMNIST, images or volumes", "the .npz file of a set"),
+    "arrays": DataRow(
+        "arrays.read_arrays",
+        "your arrays: images, volumes or features; classes, a regression, or no labels",
+        "an .npz file with x_train, y_train, x_test, y_test; or with images alone",
+    ),
+    "folder": DataRow(
+        "folder.read_folder", "your images, a folder for each class", "train/<class>/*.png ... or <class>/*.png", "flip"
+    ),
+    "nifti": DataRow("nifti.read_nifti", "your volumes, listed by a table", "participants.csv and NIfTI files", "flip"),
+    "brain": DataRow("brain.read_brain", "simulated brain volumes, 2 classes", augment="flip"),
+}
+
+
+def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
+    """Read a data set into memory and check it.
+
+    Args:
+        name: a key of DATASETS.
+        root: the folder or file to read.
+        **options: those of the reader.
+
+    >>> d = load("digits", test_share=0.25)
+    >>> d.name, d.channels, d.size, len(d.train), len(d.test)
+    ('digits', 1, (8, 8), 1348, 449)
+    """
+    from mcrepar.data.dataset import check
+
+    row = DATASETS.get(name)
+    if row is None:
+        near = difflib.get_close_matches(str(name).lower(), DATASETS, n=3, cutoff=0.5) or sorted(DATASETS)
+        raise ParameterError(f"load({name!r})", "there is no such data set", ", ".join(near))
+    for option in options:
+        if option not in row.options:
+            near = difflib.get_close_matches(option, row.options, n=2, cutoff=0.5) or list(row.options)
+            why = f"the data set has no option {option!r}"
+            raise ParameterError(f"load({name!r}, {option}=...)", why, ", ".join(near) or "no option")
+    if row.files and root is None:
+        raise ParameterError(f"load({name!r})", "its files are not part of the package", f"root=: {row.files}")
+    return check(row.read(None if root is None else Path(root), **options))

@@ -1,0 +1,151 @@
+"""Arrays in an .npz file: a user's own, or those of MedMNIST, which differ in the names only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mcrepar.data.dataset import PARTS, Dataset, Split, joined
+from mcrepar.data.files import existing, listing, numpy_errors, refuse, some
+from mcrepar.errors import ParameterError
+
+Arrays = Mapping[str, NDArray[Any]]
+KEYS = ("train", "val", "test")
+WANTED = "x_train, y_train, x_test, y_test (x_val, y_val), or x or images alone for a set without labels"
+LAYOUTS = ("auto", "first", "last", "none")
+
+
+def read_arrays(root: Path, file: str = "", layout: str = "auto", classes: Sequence[str] = ()) -> Dataset:
+    """Your own arrays: x_train, y_train, x_test, y_test and, if there, x_val, y_val.
+
+    Whole numbers in y are classes, other numbers the targets of a regression. Without x_test, x_val is the test set.
+    A file with x or images (and y or labels) is a test set; without labels it can be told apart, not scored.
+
+    Args:
+        root: the .npz file, or the folder that holds it.
+        file: its name, where the root is a folder with several.
+        layout: where the channels are: first, last, none, or auto: first or last where that length is 1, 3 or 4.
+        classes: their names; numbers where none are given.
+    """
+    path = _npz(root, file)
+    arrays = _read(path)
+    parts = _parts(arrays, "x_{}", "y_{}")
+    if not parts:
+        x = arrays.get("x", arrays.get("images"))
+        if x is None:
+            refuse(path, f"it holds {some(sorted(arrays)) or 'nothing'}", WANTED)
+        parts = {"test": (x, arrays.get("y", arrays.get("labels")))}
+    return _dataset("arrays", path, parts, layout, classes)
+
+
+def read_medmnist(root: Path, file: str = "", classes: Sequence[str] = ()) -> Dataset:
+    """A set of MedMNIST, images or volumes: keys {train, val, test}_{images, labels}.
+
+    Args:
+        root: the .npz file, or the folder that holds it.
+        file: its name, where the root is a folder with several, for instance adrenalmnist3d.npz.
+        classes: their names; numbers where none are given.
+    """
+    path = _npz(root, file)
+    arrays = _read(path)
+    parts = _parts(arrays, "{}_images", "{}_labels")
+    missing = [f"{part}_{kind}" for part in KEYS for kind in ("images", "labels") if f"{part}_{kind}" not in arrays]
+    if missing:
+        refuse(path, f"without {some(missing)}; it holds {some(sorted(arrays)) or 'nothing'}", "a file of MedMNIST")
+    labels = {f"{part}_labels": arrays[f"{part}_labels"] for part in KEYS}
+    several = [name for name, array in labels.items() if array.ndim == 2 and array.shape[1] > 1]
+    if several:
+        shape = labels[several[0]].shape
+        refuse(path, f"{several[0]} has the shape {shape}: several labels for each image", "a set with one label each")
+    return _dataset("medmnist", path, parts, "auto", classes)
+
+
+def _npz(root: Path, file: str) -> Path:
+    path = root / file if file else root
+    if path.is_dir():
+        inside = sorted(path.glob("*.npz"))
+        if len(inside) != 1:
+            asked = f"root={str(path)!r}"
+            raise ParameterError(asked, f"{len(inside)} .npz files; {listing(path)}", "file= to name one of them")
+        return inside[0]
+    return existing(path, "an .npz file")
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    with numpy_errors(path), path.open("rb") as file:  # numpy leaves a damaged archive open
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            refuse(path, "it holds one array without a name", "an .npz file, made by numpy.savez")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+
+
+def _parts(arrays: Arrays, x: str, y: str) -> dict[str, tuple[NDArray[Any], NDArray[Any] | None]]:
+    return {
+        part: (arrays[x.format(key)], arrays.get(y.format(key)))
+        for key, part in PARTS.items()
+        if x.format(key) in arrays
+    }
+
+
+def _dataset(
+    name: str,
+    path: Path,
+    parts: Mapping[str, tuple[NDArray[Any], NDArray[Any] | None]],
+    layout: str,
+    classes: Sequence[str],
+) -> Dataset:
+    if layout not in LAYOUTS:
+        raise ParameterError(f"layout={layout!r}", "the channels cannot be there", ", ".join(LAYOUTS))
+    splits = {}
+    for part, (x, y) in parts.items():
+        if y is None and (part != "test" or len(parts) > 1):
+            refuse(path, f"{part} has no labels", WANTED)
+        if x.ndim < 2 or len(x) == 0 or (y is not None and y.shape not in ((len(x),), (len(x), 1))):
+            refuse(
+                path,
+                f"{part} has x of {x.shape}, y of {getattr(y, 'shape', None)}",
+                "at least one x, and one y for each x",
+            )
+        target = torch.full((len(x),), -1) if y is None else _targets(path, y.reshape(-1), bool(classes))
+        splits[part] = Split(_images(path, x, layout), target)
+    names = tuple(classes)
+    y_all = torch.cat([split.y for split in splits.values()])
+    if not names and not y_all.is_floating_point():
+        if int(y_all.max()) >= len(y_all):
+            refuse(path, f"it has the label {int(y_all.max())} in {len(y_all):,} examples", "labels counted from 0")
+        names = tuple(str(number) for number in range(int(y_all.max()) + 1))
+    return joined(name, splits, names, source=path.name)
+
+
+def _targets(path: Path, y: NDArray[Any], named: bool) -> Tensor:
+    """int64 classes of whole numbers, float32 targets of others."""
+    if y.dtype.kind in "uib":
+        return torch.from_numpy(y.astype(np.int64))
+    if y.dtype.kind != "f" or named:
+        refuse(path, f"y is {y.dtype}", "whole numbers for classes, or floats without classes= for a regression")
+    return torch.from_numpy(y.astype(np.float32))
+
+
+def _images(path: Path, x: NDArray[Any], layout: str) -> Tensor:
+    """(N, C, *size) of uint8 or float32."""
+    if x.dtype.kind not in "uifb" or x.ndim not in (2, 3, 4, 5):
+        refuse(path, f"x is {x.dtype} of {x.shape}", "numbers in (N, features), images or volumes")
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+    if x.ndim > 2:
+        where = _guess(x.shape) if layout == "auto" else layout
+        x = x[:, None] if where == "none" else np.moveaxis(x, -1, 1) if where == "last" else x
+    return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def _guess(shape: tuple[int, ...]) -> str:
+    if len(shape) > 3 and shape[1] in (1, 3, 4):
+        return "first"
+    return "last" if len(shape) > 3 and shape[-1] in (1, 3, 4) else "none"

@@ -1,0 +1,186 @@
+"""Volumes in NIfTI files, listed by a table: turned one way up, brought to one size and one range of intensity."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcrepar.data.batches import divided
+from mcrepar.data.dataset import PARTS, Dataset, Split, checked_size, joined
+from mcrepar.data.files import existing, refuse, some
+from mcrepar.errors import ParameterError
+
+PAPER_SIZE = (105, 127, 105)
+SUFFIXES = (".nii", ".nii.gz")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line of the table; numbers count from 1, and line 1 is the header."""
+
+    line: int
+    volume: Path
+    label: str
+    part: str
+
+
+def read_nifti(
+    root: Path,
+    table: str = "participants.csv",
+    size: Sequence[int] = PAPER_SIZE,
+    path_column: str = "path",
+    id_column: str = "participant_id",
+    label_column: str = "label",
+    split_column: str = "split",
+    classes: Sequence[str] = (),
+    regression: bool = False,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Volumes listed by a table: one row each, with its file or the name its file starts with, and its label.
+
+    A volume is turned so that its axes point right, front and up, resampled to the size (linear along every axis, with
+    averaging where it shrinks), and its intensities between the 1st and 99th percentile of the foreground (what is not
+    its least value, to which NaN is set) become 0 to 255.
+
+    Args:
+        root: the folder that holds the table; paths in it start here.
+        table: the name of the .csv (or .tsv) file.
+        size: of all volumes; by default the paper's.
+        path_column: the file of a row; without this column it is looked for by its id.
+        id_column: what the name of the file starts with.
+        label_column: the class, or a number for a regression.
+        split_column: train, val or test; without this column the test set is chosen at random.
+        classes: the labels in the order of the classes; sorted where none are given.
+        regression: whether the label is a number to predict.
+        test_share: of all volumes, where the table has no split.
+        seed: of that choice.
+    """
+    target = checked_size("load('nifti')", size, 3)
+    path = root / table
+    rows = list(_rows(path, path_column, id_column, label_column, split_column))
+    y, names = _targets(path, rows, label_column, None if regression else classes or sorted({r.label for r in rows}))
+    x = torch.empty(len(rows), 1, *target, dtype=torch.uint8)
+    simulated = False
+    for i, row in enumerate(rows):
+        volume, described = read_volume(row.volume)
+        x[i, 0] = _scaled(resample(volume, target), row.volume)
+        simulated = simulated or described.startswith("simulated")
+    parts = divided(Split(x, y), [row.part for row in rows], test_share, seed)
+    return joined("nifti", parts, names, f"{path.name}, {len(rows)} volumes", simulated)
+
+
+def _rows(path: Path, path_column: str, id_column: str, label_column: str, split_column: str) -> Iterator[_Row]:
+    with existing(path, "table= for the name of the table").open(newline="", encoding="utf-8-sig") as file:
+        try:
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            lines = [(reader.line_num, line) for line in reader]
+        except (csv.Error, UnicodeDecodeError) as error:
+            refuse(path, f"its {path.stat().st_size:,} bytes are no table ({error})", "a .csv or .tsv file in UTF-8")
+    columns = list(lines[0][1]) if lines else []
+    by_path = path_column in columns
+    if label_column not in columns or not (by_path or id_column in columns):
+        wanted = f"{path_column!r} (or {id_column!r}) and {label_column!r}, or path_column=, id_column=, label_column="
+        refuse(path, f"its columns are {some([str(c) for c in columns]) or 'none'}", f"a table with rows of {wanted}")
+    volumes = [] if by_path else sorted(p for p in path.parent.rglob("*") if p.name.endswith(SUFFIXES))
+    for number, line in lines:
+        name = (line[path_column if by_path else id_column] or "").strip()
+        label, part = ((line.get(column) or "").strip() for column in (label_column, split_column))
+        if not name or not label:
+            refuse(path, f"line {number} has no {'label' if name else 'volume'}", "a table without empty cells")
+        if split_column in columns and part.lower() not in PARTS:
+            refuse(path, f"line {number} has the {split_column} {part!r}", "train, val or test")
+        volume = path.parent / name if by_path else _by_id(path, number, name, volumes)
+        if not volume.is_file():
+            refuse(path, f"line {number} names {name!r}, and there is no such volume", "a table of volumes that exist")
+        yield _Row(number, volume, label, PARTS.get(part.lower(), ""))
+
+
+def _by_id(path: Path, number: int, name: str, volumes: Sequence[Path]) -> Path:
+    """The one volume whose name is the id, or starts with it and goes on with neither letter nor digit."""
+    found = [p for p in volumes if p.name.startswith(name) and not p.name[len(name) : len(name) + 1].isalnum()]
+    if len(found) != 1:
+        which = f"{len(found)} volumes start with it ({some([p.name for p in found])})" if found else "no volume does"
+        refuse(path, f"line {number} has the id {name!r}, and {which}", "one volume for each id, or a column of paths")
+    return found[0]
+
+
+def _targets(
+    path: Path, rows: Sequence[_Row], column: str, classes: Sequence[str] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The places of the labels among the classes, or the labels as numbers where there are no classes."""
+    y: list[float] = []
+    for row in rows:
+        try:
+            y.append(float(row.label) if classes is None else classes.index(row.label))
+        except ValueError:
+            wanted = (
+                "numbers for a regression" if classes is None else f"labels among classes=, which are {some(classes)}"
+            )
+            refuse(path, f"line {row.line} has the {column} {row.label!r}", wanted)
+    return torch.tensor(y, dtype=torch.float32 if classes is None else torch.int64), tuple(classes or ())
+
+
+def read_volume(path: Path) -> tuple[Tensor, str]:
+    """A volume whose axes point right, front and up, (X, Y, Z) in float32, without NaN, and what its header says.
+
+    Args:
+        path: a .nii or .nii.gz file.
+    """
+    try:
+        import nibabel
+    except ImportError as error:
+        raise ParameterError("load('nifti')", "nibabel is not installed", "pip install nibabel") from error
+    try:
+        image = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        values = np.asarray(image.get_fdata(dtype=np.float32))
+        described = str(image.header["descrip"].item().decode("latin-1"))
+    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
+        refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({error})")
+    if values.ndim == 4 and values.shape[3] == 1:
+        values = values[..., 0]
+    if values.ndim != 3:
+        refuse(path, f"it has the shape {values.shape}", "one volume of three dimensions")
+    finite = np.isfinite(values)
+    least = values[finite].min() if finite.any() else 0.0
+    return torch.from_numpy(np.where(finite, values, np.float32(least))), described
+
+
+def resample(volume: Tensor, size: tuple[int, ...]) -> Tensor:
+    """A volume of another size: linear along every axis, with averaging where it shrinks.
+
+    Args:
+        volume: (X, Y, Z).
+        size: the new lengths.
+
+    >>> resample(torch.arange(8.0).view(2, 2, 2), (1, 1, 1))
+    tensor([[[3.5000]]])
+    """
+    if tuple(volume.shape) == size:
+        return volume
+    x, y, z = size
+    # torch averages in two dimensions only: the planes (Y, Z) first, then X, with Y and Z as one long row.
+    planes = F.interpolate(volume[None], (y, z), mode="bilinear", antialias=True)[0]
+    return F.interpolate(planes.reshape(1, 1, len(planes), y * z), (x, y * z), mode="bilinear", antialias=True).view(
+        x, y, z
+    )
+
+
+def _scaled(volume: Tensor, path: Path) -> Tensor:
+    """The intensities between two percentiles of the foreground as uint8."""
+    least = volume.min()
+    foreground = volume[volume > least].numpy()
+    if foreground.size == 0:
+        refuse(path, "all its values are equal", "a volume with something in it")
+    low, high = (float(q) for q in np.percentile(foreground, (1, 99)))
+    if high <= low:
+        low, high = float(least), float(foreground.max())
+    return ((volume - low) * (255 / (high - low))).round_().clamp_(0, 255).to(torch.uint8)

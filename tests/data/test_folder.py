@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcrepar.data import load
+from mcrepar.errors import ParameterError
+
+RNG = np.random.default_rng(0)
+
+
+def picture(path, size=(6, 8), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"RGB": (3,), "RGBA": (4,), "L": ()}[mode]
+    pixels = RNG.integers(0, 256, (*size, *channels), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+@pytest.mark.parametrize(("names", "parts"), [(("train", "val", "test"), 3), (("train", "validation"), 2)])
+def test_parts_and_classes(tmp_path, names, parts):
+    pixels = {}
+    for part in names:
+        for kind in ("cat", "ant"):
+            for i in range(3):
+                pixels[part, kind, i] = picture(tmp_path / part / kind / f"{i}.png")
+    data = load("folder", root=tmp_path)
+    assert data.classes == ("ant", "cat")
+    assert len(data.parts) == parts
+    assert data.train.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert np.array_equal(data.train.x[4].numpy(), pixels["train", "cat", 1].transpose(2, 0, 1))
+    last = names[-1]
+    assert np.array_equal(data.test.x[0].numpy(), pixels[last, "ant", 0].transpose(2, 0, 1))
+    assert (data.channels, data.size) == (3, (6, 8))
+
+
+def test_classes_alone_are_split_at_random_with_the_same_shares(tmp_path):
+    for kind, count in (("a", 10), ("b", 5)):
+        for i in range(count):
+            picture(tmp_path / kind / f"{i}.bmp")
+    data = load("folder", root=tmp_path, test_share=0.2)
+    assert data.train.y.bincount().tolist() == [8, 4]
+    assert data.test.y.bincount().tolist() == [2, 1]
+    assert load("folder", root=tmp_path, test_share=0.2).test.x.equal(data.test.x)
+
+
+def test_grey_images_have_one_channel_and_a_mixture_three(tmp_path):
+    pixels = [picture(tmp_path / "test" / "a" / f"{i}.png", mode="L") for i in range(2)]
+    data = load("folder", root=tmp_path)
+    assert np.array_equal(data.test.x.numpy(), np.stack(pixels)[:, None])
+    colours = picture(tmp_path / "test" / "a" / "0b.png", mode="RGBA")  # between the two
+    mixed = load("folder", root=tmp_path)
+    assert np.array_equal(mixed.test.x[0].numpy(), np.stack([pixels[0]] * 3))
+    assert np.array_equal(mixed.test.x[1].numpy(), colours[..., :3].transpose(2, 0, 1))
+
+
+def test_what_is_no_image_by_its_name_is_passed_over(tmp_path):
+    for kind in ("a", "b"):
+        picture(tmp_path / "test" / kind / "0.PNG")
+        (tmp_path / "test" / kind / "notes.txt").write_text("hello")
+    (tmp_path / "test" / ".cache").mkdir()
+    assert load("folder", root=tmp_path).classes == ("a", "b")
+
+
+def test_images_of_different_sizes_need_a_size(tmp_path):
+    picture(tmp_path / "test" / "a" / "first.png", (6, 8))
+    picture(tmp_path / "test" / "b" / "second.png", (7, 9))
+    words = r"first\.png is 6 x 8, second\.png is 7 x 9 \(height x width\); use size=\(6, 8\) to resize"
+    with pytest.raises(ParameterError, match=words):
+        load("folder", root=tmp_path)
+    data = load("folder", root=tmp_path, size=[12, 16])
+    assert data.size == (12, 16)
+
+
+def test_a_size_is_height_and_width(tmp_path):
+    halves = np.repeat(np.array([0, 200], dtype=np.uint8), 8)[:, None].repeat(16, axis=1)  # dark above, bright below
+    (tmp_path / "test" / "a").mkdir(parents=True)
+    Image.fromarray(halves).save(tmp_path / "test" / "a" / "0.png")
+    x = load("folder", root=tmp_path, size=(4, 8)).test.x[0, 0]
+    assert x.shape == (4, 8)
+    assert x[[0, 3]].tolist() == [[0] * 8, [200] * 8]
+
+
+def test_resizing_keeps_a_constant_and_the_mean(tmp_path):
+    pixels = picture(tmp_path / "test" / "a" / "0.png", (32, 32), mode="L")
+    Image.fromarray(np.full((10, 20), 77, dtype=np.uint8)).save(tmp_path / "test" / "a" / "1.png")
+    x = load("folder", root=tmp_path, size=(8, 8)).test.x.float()
+    assert abs(float(x[0].mean()) - pixels.mean()) < 4  # the edges weigh a little less
+    assert (x[1] == 77).all()
+
+
+def broken(path):
+    picture(path)
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda root: (root / "train" / "a").mkdir(parents=True),
+            "class 'a' has no image; the folder 'a' holds nothing",
+        ),
+        (lambda root: (root / "train").mkdir(), "the folder 'train' holds nothing"),
+        (lambda root: (root / "notes.txt").write_text("x"), r"holds notes\.txt; use a folder with one folder for each"),
+        (lambda root: picture(root / "a.png"), r"holds a\.png"),
+        (
+            lambda root: [picture(root / p / "0.png") for p in ("train/a", "test/b")],
+            "test has the class 'b', train has a",
+        ),
+        (lambda root: [picture(root / p / "0.png") for p in ("train/a", "dog")], "it has parts, and beside them dog"),
+        (lambda root: broken(root / "test" / "a" / "0.png"), r"0\.png.*bytes are a damaged image"),
+    ],
+)
+def test_bad_folders(tmp_path, make, words):
+    make(tmp_path)
+    with pytest.raises(ParameterError, match=words):
+        load("folder", root=tmp_path)
+
+
+def test_a_file_that_is_no_image_and_one_of_16_bits(tmp_path):
+    path = tmp_path / "test" / "a" / "0.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"<html></html>")
+    with pytest.raises(ParameterError, match=r"0\.png': its 13 bytes are no image"):
+        load("folder", root=tmp_path)
+    Image.fromarray(np.full((4, 4), 60000, dtype=np.uint16)).save(path)
+    with pytest.raises(ParameterError, match=r"mode 'I;16'; use 8 bits a channel"):
+        load("folder", root=tmp_path)
+
+
+def test_an_empty_class_in_training_and_a_bad_size(tmp_path):
+    picture(tmp_path / "train" / "a" / "0.png")
+    (tmp_path / "train" / "b").mkdir()
+    (tmp_path / "train" / "b" / "x.txt").write_text("x")
+    with pytest.raises(ParameterError, match=r"class 'b' has no image; the folder 'b' holds x\.txt"):
+        load("folder", root=tmp_path)
+    for size in (4, (4,), (0, 4), (4, 4, 4)):
+        with pytest.raises(ParameterError, match="2 whole numbers of at least 1"):
+            load("folder", root=tmp_path, size=size)
