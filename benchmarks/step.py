@@ -19,7 +19,7 @@ from timing import Timings, machine, take_turns
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar.models.preact_resnet import PreActResNet, preact_resnet18
+from mcrepar.models import model
 
 BATCH, DATA = 32, 50_000
 CASES: dict[str, dict[str, Any]] = {
@@ -31,11 +31,11 @@ TARGETS = {"exact": 3.0, "stats, M = 1000": 5.5, "stats, M = 10^6": 5.5}
 
 
 def network(quick: bool) -> nn.Module:
-    return PreActResNet((1, 1), False) if quick else preact_resnet18()
+    return model("preact_resnet18", **({"depths": (1, 1)} if quick else {}))
 
 
-def step_of(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+def step_of(net: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()

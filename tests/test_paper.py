@@ -1,6 +1,7 @@
 """The paper's printed code, as printed, and two names of bayesian-torch."""
 
 import copy
+import inspect
 import math
 import pickle
 
@@ -117,6 +118,44 @@ def test_alexnet_is_plain():
         (384, 256, 3, 1, 1),
         (256, 128, 3, 1, 1),
     ]
+
+
+NETWORKS = [name for name, made in vars(paper).items() if isinstance(made, type) and made.__module__ == paper.__name__]
+WORDS = {"FCNet": {"size": (9, 9), "hidden": (8,)}, "VGG": {"width": 2, "dense": 4, "pooled": 1},
+         "PreActResNet": {"depths": (1, 1), "width": 2}, "DenseNet": {"depths": (1, 1), "growth": 2},
+         "UNet3DEncoder": {"width": 2}}  # fmt: skip
+
+
+def test_the_names_of_the_networks():
+    depths = {"VGG": (11, 13, 16, 19), "PreActResNet": (18, 34, 50, 101, 152), "DenseNet": (121, 161, 169, 201)}
+    expected = {f"{family}{depth}" for family, all_of_it in depths.items() for depth in all_of_it}
+    expected |= {f"VGG{depth}BN" for depth in depths["VGG"]}
+    assert set(NETWORKS) == expected | {"AlexNet", "FCNet", "DenseNet100_12", "UNet3DEncoder"}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_printed_network_returns_its_output_and_its_kl(name):
+    torch.manual_seed(0)
+    cls = getattr(paper, name)
+    small = next((words for family, words in WORDS.items() if name.startswith(family)), {})
+    model = cls(n_classes=4, n_channels=1, **small, **ARGUMENTS)
+    size = (9, 9) if name == "FCNet" else (13,) * 3 if name == "UNet3DEncoder" else (17, 17)
+    logits, kl = model(torch.randn(2, 1, *size))
+    assert logits.shape == (2, 4)
+    assert kl.dim() == 0
+    assert not any(latent.name.endswith("bias") for latent in model.latents.values())
+    methods = {(m.options.estimator.method, m.options.estimator.n_mc_iter) for m in model.latents.values()}
+    assert methods == {("repar", 3)}
+    assert type(pickle.loads(pickle.dumps(model))) is cls  # noqa: S301
+
+
+def test_a_printed_network_shows_its_own_arguments():
+    parameters = inspect.signature(paper.VGG16).parameters
+    assert [parameters[key].default for key in ("n_classes", "n_channels", "dense", "bias")] == [10, 3, 2048, False]
+    assert parameters["approx_post"].default == "Radial"
+    with pytest.raises(ParameterError, match="no such option; use depths"):
+        paper.VGG16(depth=3)
+    assert len(paper.FCNet(size=(2, 2), hidden=(3,), bias=True).latents) == 4
 
 
 def known(**changes):

@@ -12,6 +12,7 @@ Everything else of mcrepar takes these models too: `predict`, `save`, `kl`. Two 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from mcrepar.errors import ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.priors import prior as prior_of
-from mcrepar.models import alexnet
+from mcrepar.models import MODELS, model
 from mcrepar.nn.layers import bayesian_class
 from mcrepar.nn.module import BayesianModule, bayesian
 
@@ -64,7 +65,33 @@ def _layer(name: str) -> type[BayesianModule]:
 
 
 bayes_layers = SimpleNamespace(**{name: _layer(name) for name in PRINTED})
-AlexNet: Any = bayesian_class("AlexNet", alexnet.AlexNet, bayesian_as_printed, __name__, forward=_with_kl)
+
+
+def _network(name: str, row: str) -> Any:
+    """A network of `models` as a class, with the paper's words for its arguments, and without biases."""
+    without = {"bias": False} if "bias" in MODELS[row].options else {}  # as for the layers
+
+    def build(n_classes: int = 10, n_channels: int = 3, **options: Any) -> nn.Module:
+        return model(row, n_classes, n_channels, **{**without, **options})
+
+    first = list(inspect.signature(build).parameters.values())[:2]
+    defaults = {**MODELS[row].options, **without}
+    others = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=v) for key, v in defaults.items()]
+    vars(build)["__signature__"] = inspect.Signature([*first, *others])
+    return bayesian_class(name, build, bayesian_as_printed, __name__, forward=_with_kl)
+
+
+AlexNet = _network("AlexNet", "alexnet")
+FCNet = _network("FCNet", "fcnet")
+VGG11, VGG13, VGG16, VGG19 = (_network(f"VGG{n}", f"vgg{n}") for n in (11, 13, 16, 19))
+VGG11BN, VGG13BN, VGG16BN, VGG19BN = (_network(f"VGG{n}BN", f"vgg{n}_bn") for n in (11, 13, 16, 19))
+PreActResNet18, PreActResNet34, PreActResNet50, PreActResNet101, PreActResNet152 = (
+    _network(f"PreActResNet{n}", f"preact_resnet{n}") for n in (18, 34, 50, 101, 152)
+)
+DenseNet121, DenseNet161, DenseNet169, DenseNet201, DenseNet100_12 = (
+    _network(f"DenseNet{n}", f"densenet{n}") for n in ("121", "161", "169", "201", "100_12")
+)
+UNet3DEncoder = _network("UNet3DEncoder", "unet3d_encoder")
 
 
 DEFAULTS: Mapping[str, Any] = {

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from mcrepar.models.inputs import Inputs
+from mcrepar.models.stems import STEMS
+from mcrepar.models.stems import stem as stem_of
+
 
 def _conv(inside: int, outside: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
@@ -52,49 +56,42 @@ class PreActResNet(nn.Module):
         bottleneck: whether a block is 1x1 - 3x3 - 1x1 with four times the width, instead of 3x3 - 3x3.
         classes: outputs.
         channels: of the image.
+        stem: "3x3" for small images, "7x7" for large ones.
+        width: channels of the first stage, which every stage doubles.
+        bias: whether the dense layer has one.
+
+    >>> import torch
+    >>> PreActResNet((1, 1, 1, 1), bottleneck=False, width=8)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
-    def __init__(self, depths: Sequence[int], bottleneck: bool, classes: int = 10, channels: int = 3) -> None:
+    def __init__(
+        self,
+        depths: Sequence[int],
+        bottleneck: bool,
+        classes: int = 10,
+        channels: int = 3,
+        stem: str = "3x3",
+        width: int = 64,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.stem = _conv(channels, 64, 3)
-        blocks, inside = [], 64
+        self.stem = stem_of(stem, channels, width, norm=False)  # the first block begins with a norm
+        self.inputs = Inputs("PreActResNet", channels, 2, least=STEMS[stem] * 2 ** (len(depths) - 1) // 2 + 1)
+        blocks, inside = [], width
         for stage, depth in enumerate(depths):
-            width = 64 * 2**stage
-            widths, sizes = ((width, width, 4 * width), (1, 3, 1)) if bottleneck else ((width, width), (3, 3))
+            own = width * 2**stage
+            widths, sizes = ((own, own, 4 * own), (1, 3, 1)) if bottleneck else ((own, own), (3, 3))
             for k in range(depth):
                 blocks.append(Block(inside, widths, sizes, 2 if stage and not k else 1))
                 inside = widths[-1]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.BatchNorm2d(inside)
-        self.head = nn.Linear(inside, classes)
+        self.head = nn.Linear(inside, classes, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images (batch, channels, height, width)."""
+        """Logits, (batch, classes), of images, (batch, channels, height, width)."""
+        self.inputs.check(x.shape)
         y = self.norm(self.blocks(self.stem(x))).relu().mean((2, 3))
         out: Tensor = self.head(y)
         return out
-
-
-def preact_resnet18(classes: int = 10, channels: int = 3) -> PreActResNet:
-    """11.2 million weights."""
-    return PreActResNet((2, 2, 2, 2), False, classes, channels)
-
-
-def preact_resnet34(classes: int = 10, channels: int = 3) -> PreActResNet:
-    """21.3 million weights."""
-    return PreActResNet((3, 4, 6, 3), False, classes, channels)
-
-
-def preact_resnet50(classes: int = 10, channels: int = 3) -> PreActResNet:
-    """23.5 million weights."""
-    return PreActResNet((3, 4, 6, 3), True, classes, channels)
-
-
-def preact_resnet101(classes: int = 10, channels: int = 3) -> PreActResNet:
-    """42.5 million weights."""
-    return PreActResNet((3, 4, 23, 3), True, classes, channels)
-
-
-def preact_resnet152(classes: int = 10, channels: int = 3) -> PreActResNet:
-    """58.1 million weights."""
-    return PreActResNet((3, 8, 36, 3), True, classes, channels)
