@@ -2,7 +2,7 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { ech
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -15,12 +15,15 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict src
 
+docs: $(READY)
+	$(BIN)/python docs/build.py
+
 bench: $(READY)
 	$(BIN)/python benchmarks/kl.py
 	$(BIN)/python benchmarks/step.py
 
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml constraints.txt
