@@ -33,24 +33,32 @@ _HOMES = {
     "mcrepar.prediction": ("Prediction", "predict"),
 }
 _MODULES = (
+    "data",
     "families",
     "kl",
     "likelihoods",
+    "metrics",
     "models",
     "nn",
     "paper",
+    "plots",
+    "training",
 )  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from mcrepar import data as data
     from mcrepar import families as families
     from mcrepar import kl as kl
     from mcrepar import likelihoods as likelihoods
+    from mcrepar import metrics as metrics
     from mcrepar import models as models
     from mcrepar import nn as nn
     from mcrepar import paper as paper
+    from mcrepar import plots as plots
+    from mcrepar import training as training
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
     from mcrepar.errors import InfiniteVarianceWarning as InfiniteVarianceWarning
