@@ -1,0 +1,172 @@
+"""How right and how honest the probabilities of classes are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mcrepar.errors import ParameterError
+from mcrepar.metrics.arrays import Floats, Ints, numbers, probabilities, ranked
+from mcrepar.metrics.detection import auroc
+
+LEAST = float(np.finfo(np.float32).tiny)  # what a probability of 0 counts as, 87.3 nats: float32 underflows
+
+
+def accuracy(label: ArrayLike, y: ArrayLike) -> float:
+    """The share of data whose predicted class is the right one.
+
+    mean_i [label_i = y_i]
+
+    Args:
+        label: the predicted classes, (data,).
+        y: the right ones.
+
+    >>> accuracy([0, 1, 1, 2], [0, 1, 2, 2])
+    0.75
+    """
+    predicted, right = numbers("accuracy(label, y)", label=label, y=y)
+    return float((predicted == right).mean())
+
+
+def nll(probs: ArrayLike, y: ArrayLike) -> float:
+    """The mean negative log probability of the right class, in nats; a probability of 0 counts as 1.2e-38.
+
+    -mean_i log p_i[y_i]
+
+    Args:
+        probs: (data, classes).
+        y: (data,).
+
+    >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
+    0.4904
+    """
+    p, y = probabilities("nll(probs, y)", probs, y)
+    return float(-np.log(np.maximum(_of(p, y), LEAST)).mean())
+
+
+def brier(probs: ArrayLike, y: ArrayLike) -> float:
+    """The squared distance between the probabilities and the truth, from 0 to 2.
+
+    mean_i sum_c (p_i[c] - [y_i = c])^2
+
+    Args:
+        probs: (data, classes).
+        y: (data,).
+
+    >>> brier([[0.5, 0.5], [0.0, 1.0]], [0, 1])
+    0.25
+    """
+    p, y = probabilities("brier(probs, y)", probs, y)
+    return float(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """What was promised and what was kept, bin by bin; empty bins are left out.
+
+    Args:
+        lower: where each bin begins.
+        upper: where it ends.
+        confidence: the mean of the largest probability in the bin.
+        accuracy: the share of right predictions in the bin.
+        count: how many data are in it.
+    """
+
+    lower: Floats
+    upper: Floats
+    confidence: Floats
+    accuracy: Floats
+    count: Ints
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error: sum_b count_b / n |accuracy_b - confidence_b|."""
+        return float(np.abs(self.accuracy - self.confidence) @ self.count / self.count.sum())
+
+
+def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15, adaptive: bool = False) -> Reliability:
+    """Confidence (the largest probability) against accuracy, in bins of equal width or of equally many data.
+
+    Args:
+        probs: (data, classes).
+        y: (data,).
+        bins: how many; bins of equal width are (k / bins, (k + 1) / bins].
+        adaptive: bins of equally many data instead; equal confidences share their accuracy, so order does not matter.
+
+    >>> r = reliability([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0], bins=2)
+    >>> r.count, r.accuracy.round(3), r.confidence.round(3)
+    (array([3]), array([0.667]), array([0.767]))
+    """
+    p, y = probabilities("reliability(probs, y)", probs, y)
+    if bins < 1:
+        raise ParameterError(f"reliability(bins={bins})", "there is no bin", "bins=15")
+    top, right = p.max(1), (p.argmax(1) == y).astype(np.float64)
+    if adaptive:
+        right, _ = ranked(top, right)
+        top = -np.sort(-top)
+        place = np.arange(len(top)) * min(bins, len(top)) // len(top)
+    else:
+        place = np.searchsorted(np.linspace(0, 1, bins + 1), top, side="left") - 1
+    used, place, count = np.unique(place, return_inverse=True, return_counts=True)
+    confidence, accuracies = (np.bincount(place, v) / count for v in (top, right))
+    if adaptive:
+        lower, upper = (np.array([end(top[place == k]) for k in range(len(used))]) for end in (np.min, np.max))
+    else:
+        lower, upper = used / bins, (used + 1) / bins
+    return Reliability(lower, upper, confidence, accuracies, count.astype(np.int64))
+
+
+def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
+    """The expected calibration error in bins of equal width: how far confidence and accuracy are apart.
+
+    sum_b n_b / n |accuracy_b - confidence_b|
+
+    Args:
+        probs: (data, classes).
+        y: (data,).
+        bins: how many.
+
+    >>> round(ece([[0.9, 0.1], [0.2, 0.8]], [0, 1]), 3)
+    0.15
+    """
+    return reliability(probs, y, bins).ece
+
+
+def adaptive_ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
+    """The same in bins of equally many data, which no bin of few data can spoil.
+
+    Args:
+        probs: (data, classes).
+        y: (data,).
+        bins: how many.
+
+    >>> round(adaptive_ece([[0.9, 0.1], [0.2, 0.8]], [0, 1], bins=1), 3)
+    0.15
+    """
+    return reliability(probs, y, bins, adaptive=True).ece
+
+
+def auc(probs: ArrayLike, y: ArrayLike) -> float:
+    """For two classes, the probability that a datum of class 1 gets more of class 1 than a datum of class 0.
+
+    P(p_i[1] > p_j[1]) + P(p_i[1] = p_j[1]) / 2 for y_i = 1, y_j = 0
+
+    Args:
+        probs: (data, 2).
+        y: (data,), with both classes.
+
+    >>> auc([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]], [0, 1, 0])
+    0.5
+    """
+    p, y = probabilities("auc(probs, y)", probs, y)
+    if p.shape[1] != 2 or not 0 < y.sum() < len(y):
+        why = f"there are {p.shape[1]} classes" if p.shape[1] != 2 else f"all data are of class {y[0]}"
+        raise ParameterError("auc(probs, y)", why, "two classes with data of both, or accuracy")
+    return auroc(p[y == 0, 1], p[y == 1, 1])
+
+
+def _of(p: Floats, y: Ints) -> Floats:
+    """p_i[y_i]."""
+    return np.take_along_axis(p, y[:, None], 1)[:, 0]

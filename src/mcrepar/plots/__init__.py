@@ -1,0 +1,20 @@
+"""Pictures of predictions: arrays in, matplotlib figures out, written as PNG or as SVG in a page's own colours."""
+
+from mcrepar.plots.curves import interval_calibration, risk_coverage, threshold_curve, training_curve
+from mcrepar.plots.distributions import histograms, predicted_against_true, reliability_diagram
+from mcrepar.plots.gallery import gallery
+from mcrepar.plots.style import COLOURS, png, svg
+
+__all__ = [
+    "COLOURS",
+    "gallery",
+    "histograms",
+    "interval_calibration",
+    "png",
+    "predicted_against_true",
+    "reliability_diagram",
+    "risk_coverage",
+    "svg",
+    "threshold_curve",
+    "training_curve",
+]

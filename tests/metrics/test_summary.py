@@ -1,0 +1,60 @@
+"""The summaries hold every metric once, and each has a row that says what it means."""
+
+import numpy as np
+import pytest
+
+from mcrepar import ParameterError, metrics
+from mcrepar.metrics import METRICS, classification, detection, regression
+
+
+def example(classes, n=200):
+    rng = np.random.default_rng(classes)
+    probs = rng.dirichlet(np.ones(classes), n)
+    return probs, rng.integers(classes, size=n)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classification_calls_every_metric(classes):
+    probs, y = example(classes)
+    label = np.where(np.arange(200) < 150, y, 0)
+    scores = classification(probs, y, label, entropy=np.full(200, 0.5), mutual_information=np.arange(200.0))
+    assert scores["accuracy"] == metrics.accuracy(label, y) != scores["accuracy_by_probability"]
+    assert scores["accuracy_by_probability"] == metrics.accuracy(probs.argmax(1), y)
+    for name in ("nll", "brier", "ece", "adaptive_ece"):
+        assert scores[name] == getattr(metrics, name)(probs, y)
+    top, wrong = probs.max(1), probs.argmax(1) != y
+    assert scores["aurc"] == metrics.aurc(top, wrong)
+    assert scores["augrc"] == metrics.augrc(top, wrong)
+    assert scores["coverage_at_5_risk"] == metrics.coverage_at_risk(top, wrong, 0.05)
+    assert scores["risk_at_80_coverage"] == metrics.risk_at_coverage(top, wrong, 0.8)
+    assert (scores["entropy"], scores["mutual_information"]) == (0.5, 99.5)
+    assert ("auc" in scores) == (classes == 2)
+    assert classes != 2 or scores["auc"] == metrics.auc(probs, y)
+    assert set(scores) <= set(METRICS)
+
+
+def test_two_classes_of_which_one_is_absent_have_no_auc():
+    assert "auc" not in classification([[0.2, 0.8]], [1])
+
+
+def test_detection_and_regression():
+    assert set(detection([0.1, 0.2], [0.3])) == {"auroc", "aupr", "fpr95"}
+    y, mean = np.array([0.0, 1.0, 2.0]), np.array([0.1, 1.1, 2.5])
+    bounds = {level: (mean - level, mean + level) for level in (0.5, 0.8, 0.9, 0.95, 0.3)}
+    scores = regression(mean, y, bounds, np.stack([mean, mean]), np.ones((2, 3)))
+    assert scores["width_90"] == pytest.approx(1.8)
+    assert scores["coverage_50"] == 1
+    assert {"rmse", "log_likelihood", "coverage_80", "coverage_90", "coverage_95"} <= set(scores) <= set(METRICS)
+    assert "log_likelihood" not in regression(mean, y, bounds)
+
+
+def test_every_row_can_be_read():
+    for row in METRICS.values():
+        assert row.better in ("higher", "lower", "")
+        assert row.title[0].isupper()
+        assert not row.meaning.endswith(".")
+
+
+def test_bad_labels_are_refused():
+    with pytest.raises(ParameterError, match=r"label\[0\] is 3"):
+        classification([[0.2, 0.8]], [1], label=[3])
