@@ -48,8 +48,8 @@ def refuse(capsys, *argv):
 def test_help_and_version_do_not_import_torch():
     code = (
         "import sys\n"
-        "from mcrepar.cli import main\n"
-        "for words in ('--help', 'explain --help', 'table --help', 'graph --help', '--version'):\n"
+        "from mcrepar.cli import _COMMANDS, main\n"
+        "for words in ('--help', *(f'{name} --help' for name in _COMMANDS), '--version'):\n"
         "    try: main(words.split())\n"
         "    except SystemExit as stop: assert not stop.code\n"
         "print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])\n"
@@ -227,6 +227,82 @@ def test_json_keeps_every_field():
     assert data["score"] == score(CELLS)
     assert data["cells"][0]["methods"] == ["exact", "repar"]
     assert set(data["cells"][0]) == set(Cell.__dataclass_fields__)
+
+
+# ---- train and evaluate
+
+
+def tiny(tmp_path, *words):
+    """One epoch of a small dense network on the digits."""
+    options = {"model": "fcnet", "model-options.hidden": "[8]", "epochs": 1, "batch-size": 256, "threads": 1}
+    return ["train", *(f"--{name}={value}" for name, value in options.items()), f"--out={tmp_path / 'run'}", *words]
+
+
+def test_train_and_evaluate(tmp_path, capsys):
+    assert main(tiny(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("epoch 1/1  loss ")
+    assert out.endswith(f"{tmp_path / 'run'}\n")
+    assert main(["evaluate", str(tmp_path / "run"), "--draws", "3", "--ood", "digits,seed=1"]) == 0
+    for name in ("metrics.json", "predictions.npz", "report.html"):
+        assert (tmp_path / "run" / name).exists()
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["draws"] == 3
+
+
+def test_a_finished_run_is_refused_resumed_and_compared(tmp_path, capsys):
+    assert main(tiny(tmp_path)) == 0
+    capsys.readouterr()
+    assert "another run" in refuse(capsys, *tiny(tmp_path))
+    assert "seed: 0 there, 3 now" in refuse(capsys, "train", "--resume", "--out", str(tmp_path / "run"), "--seed", "3")
+    assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_train_refuses_before_any_work(tmp_path, capsys):
+    for word in (
+        "--model=resnet21", "--data=digit", "--posterior=radia", "--lr=-1", "--root=x", "--recipe=digit",
+        "--warm-start=nosuch.pt", "--device=nosuch",
+    ):  # fmt: skip
+        refuse(capsys, *tiny(tmp_path, word))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nosuch: 1", "does not accept option 'nosuch'"),
+        ("epochs: many", "epochs"),
+        ("augment: twice", "augment"),
+        ("[", "config"),
+    ],
+)
+def test_a_config_that_is_wrong_exits_with_2(text, why, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(tiny(tmp_path, "--config", str(tmp_path / "a.yaml")))
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert why in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_print_config_is_a_config(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--recipe", "digits", "--epochs", "7", "--print_config"])
+    assert not stop.value.code
+    text = capsys.readouterr().out
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(tmp_path / "a.yaml"), "--print_config"])
+    assert capsys.readouterr().out == text
+    assert "epochs: 7" in text
+
+
+def test_a_training_that_diverges_exits_with_1(tmp_path, capsys):
+    assert main(tiny(tmp_path, "--lr", "1e30", "--epochs", "3")) == 1
+    err = capsys.readouterr().err
+    assert re.match(r"^error: epoch \d, step \d+: .+; use a smaller --lr.+\n$", err), err
 
 
 def test_unknown_format_is_refused():

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
+from mcrepar.training.stops import Diverged, Stopped
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
-_EXTRAS = {"jsonargparse": "train", "matplotlib": "plot", "networkx": "plot"}
+_EXTRAS = {"jsonargparse": "train", "yaml": "train", "safetensors": "train", "matplotlib": "plot", "networkx": "plot"}
 _FORMATS = ("text", "md", "json")
 _PICTURES = (".svg", ".png", ".pdf")
+_TRAIN = "mcrepar train [--recipe NAME | --config FILE] [--data NAME] [--model NAME] [--out FOLDER] [--resume] [...]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words  # before or after the command
     try:
-        arguments = _parser().parse_args([word for word in words if word != "--debug"])
+        arguments = _parser().parse_args(_expanded([word for word in words if word != "--debug"]))
         _COMMANDS[arguments.command].run(arguments[arguments.command])
         sys.stdout.flush()
         return 0
@@ -36,11 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `mcrepar table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.number
     except Exception as error:
         if debug:
             traceback.print_exc()
         print(f"error: {_message(error)}", file=sys.stderr)
-        return 2 if isinstance(error, McreparError) or _missing(error) else 1
+        asked = isinstance(error, McreparError) and not isinstance(error, Diverged)
+        return 2 if asked or _missing(error) else 1
+
+
+def _expanded(words: list[str]) -> list[str]:
+    """The words of `train` with its recipes and the options of a resumed run."""
+    if words[:1] != ["train"]:
+        return words
+    from mcrepar.training.arguments import expand
+
+    return ["train", *expand(words[1:])]
 
 
 def _missing(error: Exception) -> str | None:
@@ -66,7 +81,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")
     for name, command in _COMMANDS.items():
-        subparser = ArgumentParser(description=command.summary)
+        subparser = ArgumentParser(description=command.summary, usage=command.usage)
         command.arguments(subparser)
         commands.add_subcommand(name, subparser, help=command.summary)
     return parser
@@ -170,15 +185,66 @@ def _writable(text: str) -> Path:
     raise ParameterError(f"--out {text}", why, instead)
 
 
+def _train_arguments(parser: ArgumentParser) -> None:
+    from mcrepar.training.arguments import add_arguments
+
+    add_arguments(parser)
+
+
+def _train(arguments: Namespace) -> None:
+    from mcrepar.training import train
+    from mcrepar.training.arguments import read_arguments
+
+    print(train(read_arguments(arguments.as_dict())))
+
+
+def _evaluate_arguments(parser: ArgumentParser) -> None:
+    from mcrepar.training.arguments import add_options
+    from mcrepar.training.evaluation_options import EvaluateOptions
+
+    add_options(parser, EvaluateOptions, positional="folder")
+
+
+def _evaluate(arguments: Namespace) -> None:
+    from mcrepar.training.evaluation import EvaluateOptions, evaluate
+
+    evaluate(EvaluateOptions(**{**arguments.as_dict(), "ood": tuple(arguments.ood)}))
+
+
+def _reproduce_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", type=str, help="an experiment, all of them, or list to see their names")
+    parser.add_argument("--scale", default="cpu", choices=("tiny", "cpu", "paper"), help="seconds, minutes, or GPUs")
+    parser.add_argument("--out", type=str, default="results", help="the folder of all results")
+    parser.add_argument("--root", type=str | None, default=None, help="the folder of your data, where some are needed")
+    parser.add_argument("--seed", type=int, default=0, help="of all noise")
+
+
+def _reproduce(arguments: Namespace) -> None:
+    from mcrepar.experiments.catalogue import listing
+
+    if arguments.name.lower() == "list":
+        print(listing())
+        return
+    from mcrepar.experiments.experiment import Request
+    from mcrepar.experiments.reproduce import reproduce
+
+    root = None if arguments.root is None else Path(arguments.root)
+    reproduce(Request(arguments.name, arguments.scale, Path(arguments.out), root, arguments.seed))
+
+
 @dataclass(frozen=True)
 class _Command:
     arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], None]
     summary: str
+    usage: str | None = None  # where the options are too many for one
 
 
 _COMMANDS = {
+    "train": _Command(_train_arguments, _train, "train a Bayesian network, or go on with a run", _TRAIN),
+    "evaluate": _Command(_evaluate_arguments, _evaluate, "ask a trained network: metrics, confidence sets, report"),
     "explain": _Command(_pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"),
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),
     "graph": _Command(_graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"),
+    "reproduce": _Command(_reproduce_arguments, _reproduce, "measure a figure or a table of the paper, and judge it"),
 }

@@ -1,0 +1,142 @@
+"""Checkpoints: written beside their place and moved there when they are on the disk, sealed by their name.
+
+`step-00001234.<first 16 hex digits of sha256>.pt` is a dict of plain numbers and tensors; the two newest are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import ParameterError
+
+NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
+KEPT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A checkpoint that was read.
+
+    Args:
+        path: of its file.
+        state: what was written.
+    """
+
+    path: Path
+    state: dict[str, Any]
+
+
+def write(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint, then drop all but it and the one before; an OSError leaves the older ones as they are.
+
+    Args:
+        folder: of the checkpoints, made where it does not exist.
+        step: how many steps were made.
+        state: numbers, texts, tensors, and lists and dicts of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".step-{step:08d}.{os.getpid()}.tmp"
+    try:
+        with fresh.open("wb") as file:
+            try:
+                torch.save(dict(state), file)
+            except RuntimeError as error:  # what torch makes of a write that fails
+                raise OSError(f"torch could not write it: {error}") from None
+            file.flush()
+            os.fsync(file.fileno())
+        path = folder / f"step-{step:08d}.{_digest(fresh)}.pt"
+        fresh.replace(path)
+        settle(folder)
+    finally:
+        fresh.unlink(missing_ok=True)
+    before = [old for old in _listed(folder) if old.name[:13] < path.name[:13]]
+    for old in _listed(folder):  # one of a later step is damaged: this run has gone on from an earlier one
+        if old not in (path, *before[: KEPT - 1]):
+            old.unlink(missing_ok=True)
+    return path
+
+
+def newest(folder: Path) -> Found | None:
+    """The newest checkpoint that is whole, with a warning for each that is damaged; None where there is none at all."""
+    paths = _listed(folder)
+    for path in paths:
+        match = NAME.fullmatch(path.name)
+        assert match is not None
+        if _digest(path) == match[2]:
+            return Found(path, torch.load(path, map_location="cpu", weights_only=True))
+        warnings.warn(f"{path.name} is damaged and was left out; the one before it is taken", stacklevel=2)
+    if paths:
+        why = f"all of its {len(paths)} checkpoints are damaged"
+        raise ParameterError(f"{folder}", why, "another --out, or remove that folder to begin again")
+    return None
+
+
+def restore(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Load the parameters and buffers of a checkpoint, unless they are those of another network.
+
+    Args:
+        module: of the same architecture.
+        state: its tensors by name, without the calibration batch.
+        path: of the checkpoint, for the message.
+    """
+    wanted = tensors_of(module)
+    for name in [*wanted, *state]:
+        if name not in state or name not in wanted:
+            side = "it has no" if name not in state else "the network has no"
+            raise ParameterError(f"{path}", f"it is of another network: {side} {name!r}", "the run's own checkpoint")
+        if state[name].shape != wanted[name].shape:
+            shapes = f"{name!r} is {tuple(state[name].shape)} there and {tuple(wanted[name].shape)} here"
+            raise ParameterError(f"{path}", f"it is of another network: {shapes}", "the run's own checkpoint")
+    module.load_state_dict(state, strict=False)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, without the calibration batch, which never changes."""
+    return {name: t for name, t in module.state_dict().items() if not name.startswith("calibration.")}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def settle(folder: Path) -> None:
+    """Have the names in a folder on the disk too."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The checkpoints, newest first."""
+    found = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (path.name[:13], path.stat().st_mtime), reverse=True)
+
+
+def _digest(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            sha.update(block)
+    return sha.hexdigest()[:16]

@@ -1,0 +1,212 @@
+"""A trained network is asked about data: predictions.npz, metrics.json, figures and report.html in its run folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mcrepar import __version__, metrics
+from mcrepar.data.dataset import Split
+from mcrepar.errors import ParameterError
+from mcrepar.nn.module import BayesianModule
+from mcrepar.prediction import Prediction, predict
+from mcrepar.training.distributed import joined
+from mcrepar.training.evaluation_data import Foreign, Prepared, known_part, read_foreign
+from mcrepar.training.evaluation_kinds import CLASSES, NUMBERS, Arrays, Kind
+from mcrepar.training.evaluation_options import EvaluateOptions
+from mcrepar.training.report import write_report
+from mcrepar.training.report_console import print_results
+from mcrepar.training.report_files import write_bytes
+from mcrepar.training.report_pictures import chosen, thumbnails
+from mcrepar.training.setup import Run, calibration_batch, open_run
+
+__all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
+EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
+
+
+def evaluate(options: EvaluateOptions) -> Path:
+    """Ask the network of a run folder, write what it answers and a report, and return the path of metrics.json.
+
+    Args:
+        options: the folder and what to ask; every one has a default.
+    """
+    options.check()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ParameterError("mcrepar evaluate under torchrun", "it is the work of one process", "it without torchrun")
+    for module in EXTRAS:
+        if find_spec(module) is None:
+            raise ParameterError("mcrepar evaluate", f"{module} is not installed", "pip install 'mcrepar[train,plot]'")
+    with joined(options.device) as world:
+        run = open_run(options.folder)
+        run.bnn.to(world.device)
+        run.likelihood.to(world.device)
+        return evaluate_run(run, options)
+
+
+def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
+    """The same for a run that is open.
+
+    Args:
+        run: what `open_run` returns.
+        options: what to ask.
+    """
+    known = known_part(run, options.split)
+    foreign = _foreign(run, known, options)
+    notes = [note for note in (run.note, _calibrated(run)) if note]
+    kind = CLASSES if run.facts.classes else NUMBERS
+    y = known.y.numpy()
+    prediction = _predict(run, run.bnn, known.x, options, options.draws)
+    at_mean = _predict(run, _AtMean(run.bnn), known.x, options, 1)
+    answers = kind.answers(prediction)
+    contents: Arrays = {"y": y, "draws": np.array(options.draws), "classes": np.array(run.facts.classes, dtype=np.str_)}
+    contents |= answers | _pictures(kind, known.x, answers, y, options.images)
+    results = {
+        "task": kind.name,
+        "mcrepar": __version__,
+        "data": _about_data(run, known, options.split),
+        "model": {"name": run.config.model, "posterior": run.config.posterior, "prior": run.config.prior},
+        "draws": options.draws,
+        "seed": options.seed,
+        "command": options.command(),
+        "in": kind.scores(prediction, answers, y),
+        "mean_weights": kind.scores(at_mean, kind.answers(at_mean), y),
+        **kind.details(prediction, answers, y),
+        "ood": {},
+        "notes": notes,
+    }
+    for other in foreign:
+        prediction = _predict(run, run.bnn, other.split.x, options, options.draws)
+        theirs = kind.answers(prediction)
+        results["ood"][other.name] = _compared(kind, run, prediction, answers, theirs, other)
+        kept = {"y": other.split.y.numpy(), **theirs, **_pictures(kind, other.split.x, theirs, None, options.images)}
+        contents |= {f"ood_{other.name}_{key}": value for key, value in kept.items()}
+    return _written(run.folder, results, contents, options)
+
+
+class _AtMean(nn.Module):
+    """The network at the mean of its weights: what it would say without averaging over draws."""
+
+    def __init__(self, bnn: BayesianModule) -> None:
+        super().__init__()
+        self.bnn = bnn
+        self.weights = bnn.complete("mean")
+
+    def forward(self, x: Tensor) -> Any:
+        return self.bnn.run(self.weights, x)
+
+
+def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draws: int) -> Prediction:
+    """All sets are asked with the same draws of the weights."""
+    device = next(run.bnn.parameters()).device
+    generator = torch.Generator(device).manual_seed(options.seed)
+    bar = options.progress and draws > 1 and sys.stdout.isatty()
+    most = 0 if run.facts.classes else 2**31  # classes need no samples, only running statistics
+    batches = Prepared(run, x, options.batch_size)
+    return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
+
+
+def _foreign(run: Run, known: Split, options: EvaluateOptions) -> list[Foreign]:
+    found = [read_foreign(words, options.root, known, options.resize) for words in options.ood]
+    names = [other.name for other in found]
+    for name in names:
+        if names.count(name) > 1:
+            why = f"two foreign sets are called {name!r}"
+            raise ParameterError(f"--ood {' '.join(options.ood)}", why, f"--ood {name},as=another ...")
+    return found
+
+
+def _calibrated(run: Run) -> str:
+    """BatchNorm takes statistics of every draw on a kept batch; where none was kept, training data serve."""
+    calibration = run.bnn.calibration
+    if not calibration.layers or calibration.kept is not None:
+        return ""
+    train = run.dataset.train
+    if train is None:
+        return "BatchNorm used its running statistics, which belong to no draw: there are no training data"
+    batch = calibration_batch(train, run.config, run.facts)
+    run.bnn.calibrate(batch.to(next(run.bnn.parameters()).device))
+    return (
+        f"the model kept no calibration batch; {len(batch)} training data gave BatchNorm the statistics of every draw"
+    )
+
+
+def _about_data(run: Run, known: Split, split: str) -> dict[str, Any]:
+    dataset = run.dataset
+    return {
+        "name": dataset.name,
+        "split": split,
+        "count": len(known),
+        "size": list(dataset.size),
+        "channels": dataset.channels,
+        "classes": list(dataset.classes),
+        "source": dataset.source,
+        "simulated": dataset.simulated,
+    }
+
+
+def _compared(
+    kind: Kind, run: Run, prediction: Prediction, known: Arrays, theirs: Arrays, other: Foreign
+) -> dict[str, Any]:
+    """How well each uncertainty finds the foreign data; their own scores where they have the same classes."""
+    by = {name: metrics.detection(doubt(known), doubt(theirs)) for name, doubt in kind.doubts.items()}
+    usual, *_ = kind.doubts
+    about: dict[str, Any] = {
+        "count": len(other.split),
+        "source": other.dataset.source,
+        "simulated": other.dataset.simulated,
+        "score": usual,
+        **by.pop(usual),
+        "by_score": by,
+        "notes": list(other.notes),
+    }
+    same = bool(run.facts.classes) and other.dataset.classes == run.facts.classes
+    if same and other.split.labelled:
+        about["in"] = kind.scores(prediction, theirs, other.split.y.numpy())
+    return about
+
+
+def _pictures(kind: Kind, x: Tensor, answers: Arrays, y: NDArray[Any] | None, count: int) -> Arrays:
+    """Thumbnails of the surest and of the least sure data, and of the surest mistakes."""
+    doubt = next(iter(kind.doubts.values()))(answers)
+    wrong = None if y is None or "label" not in answers else answers["label"] != y
+    places, groups = chosen(doubt, wrong, count)
+    pictures = thumbnails(x, places)
+    if not len(pictures):
+        places, groups = places[:0], groups[:0]
+    return {"thumbnails": pictures, "thumbnail_indices": places, "thumbnail_groups": groups}
+
+
+def _written(folder: Path, results: Mapping[str, Any], contents: Arrays, options: EvaluateOptions) -> Path:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **contents)
+    path = folder / "metrics.json"
+    try:
+        write_bytes(folder / "predictions.npz", buffer.getvalue())
+        write_bytes(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())
+        report = write_report(folder)
+    except OSError as error:
+        why = f"{folder} cannot be written ({error.strerror or error})"
+        raise ParameterError(f"evaluate {folder}", why, "a disk with space where you may write") from None
+    if options.progress:
+        print_results(results, report)
+    return path
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: None says that there is no number."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,92 @@
+"""The files of a run folder that the report needs, and writing them in one step."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcrepar.errors import ParameterError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file in one step: whatever interrupts it, the old or the new one is there, whole.
+
+    Args:
+        path: of the file.
+        data: all of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """metrics.json and predictions.npz of an evaluated run, or a refusal.
+
+    Args:
+        folder: of the run.
+    """
+    asked, instead = f"the report of {folder}", f"mcrepar evaluate {folder}, which writes it"
+    try:
+        results = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        with np.load(folder / "predictions.npz", allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise ParameterError(asked, f"there is no {Path(str(error.filename)).name}", instead) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ParameterError(asked, f"its results cannot be read ({type(error).__name__}: {error})", instead) from None
+    if not isinstance(results, dict) or not {"in", "task", "command"} <= set(results) or "y" not in arrays:
+        raise ParameterError(asked, "metrics.json or predictions.npz is of another form", instead)
+    return results, arrays
+
+
+def read_log(folder: Path) -> dict[str, NDArray[np.float64]]:
+    """The columns of log.csv, NaN where a cell is empty; nothing where there is no log.
+
+    Args:
+        folder: of the run.
+    """
+    try:
+        with (folder / "log.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else ())}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What run.json says; nothing where it is not there.
+
+    Args:
+        folder: of the run.
+    """
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_text(path: Path) -> str:
+    """A text file, or nothing where it is not there.
+
+    Args:
+        path: of the file.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""

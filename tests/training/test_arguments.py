@@ -1,0 +1,96 @@
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from mcrepar.data import DATASETS
+from mcrepar.errors import ParameterError
+from mcrepar.models import MODELS
+from mcrepar.training.arguments import RECIPES, add_arguments, expand, read_arguments, recipes
+from mcrepar.training.config import TrainConfig, flag, names
+from mcrepar.training.setup import Facts, build_network, make_bayesian
+
+
+def parsed(*words: str) -> TrainConfig:
+    parser = ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    return read_arguments(parser.parse_args(expand(words)).as_dict())
+
+
+def test_no_words_are_the_defaults():
+    assert parsed() == TrainConfig()
+
+
+def test_flags_of_every_kind():
+    c = parsed(
+        "--n-mc-iter", "1000", "--lr", "1e-4", "--prior-options.scale", "learned", "--prior-options.loc=0.5",
+        "--no-channels-last", "--pretrained", "--last-layer-draws", "exact", "--data-options", '{"size": [3, 4]}',
+    )  # fmt: skip
+    assert (c.n_mc_iter, c.lr, c.channels_last, c.pretrained, c.last_layer_draws) == (1000, 1e-4, False, True, "exact")
+    assert c.prior_options == {"scale": "learned", "loc": 0.5}
+    assert c.data_options == {"size": [3, 4]}
+
+
+def test_every_option_is_a_flag_with_its_default_in_the_help():
+    parser = ArgumentParser()
+    add_arguments(parser)
+    text = parser.format_help()
+    assert all(flag(name) in text for name in names())
+    assert text.count("default:") >= len(names())
+    assert all(name in text for name in (*recipes(), *DATASETS, *MODELS))
+
+
+def test_a_file_gives_defaults_and_flags_win(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("epochs: 7\nlr: 0.5\nprior_options: {scale: 2.0}\n")
+    c = parsed("--config", str(path), "--lr", "0.25")
+    assert (c.epochs, c.lr, c.prior_options) == (7, 0.25, {"scale": 2.0})
+
+
+@pytest.mark.parametrize("words", [["--recipe", "digits"], ["--recipe=digits"]])
+def test_flags_win_over_a_recipe_wherever_they_stand(words):
+    c = parsed("--epochs", "3", *words)
+    assert (c.epochs, c.n_mc_iter) == (3, 1000)
+
+
+def test_an_unknown_recipe_names_near_ones():
+    with pytest.raises(ParameterError, match="use digits"):
+        expand(["--recipe", "digit"])
+
+
+def test_resume_takes_the_options_of_the_run(tmp_path):
+    (tmp_path / "config.yaml").write_text(TrainConfig(epochs=7, lr=0.5, out="elsewhere").to_yaml())
+    for out in (["--out", str(tmp_path)], [f"--out={tmp_path}"]):
+        c = parsed("--resume", *out)
+        assert (c.epochs, c.lr, c.out, c.resume) == (7, 0.5, str(tmp_path), True)
+        assert parsed("--resume", *out, "--lr", "1").lr == 1.0
+        assert parsed(*out).epochs == 100
+    assert parsed("--resume", *out, "--recipe", "digits").epochs == 40  # which `train` then refuses
+
+
+def test_resume_of_nothing_takes_the_defaults(tmp_path):
+    assert parsed("--resume", "--out", str(tmp_path)).epochs == 100
+
+
+SIZES = {
+    "digits": (1, (8, 8), 10), "mnist": (1, (28, 28), 10), "fashion_mnist": (1, (28, 28), 10),
+    "cifar10": (3, (32, 32), 10), "medmnist": (1, (28, 28, 28), 2), "brain": (1, (35, 42, 35), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_is_possible_and_says_what_it_does(name):
+    """It parses, passes the checks, and its network becomes Bayesian; the header names beta, prior and annealing."""
+    c = parsed("--recipe", name)
+    c.check()
+    channels, size, classes = SIZES[c.data]
+    facts = Facts(
+        100, channels, size, tuple("abcdefghij"[:classes]), (0.0,) * channels, (1.0,) * channels, (0.0, 1.0), "", False
+    )
+    with torch.device("meta" if c.model.startswith(("vgg", "densenet", "preact")) else "cpu"):
+        net = build_network(c, facts)
+        if next(net.parameters()).device.type == "cpu":
+            assert make_bayesian(net, c).kl() > 0
+    header = "".join(line for line in (RECIPES / f"{name}.yaml").read_text().splitlines(True) if line.startswith("#"))
+    for word in (f"beta {c.beta:g}", "prior", "anneal", "easured"):
+        assert word in header, word
+    assert c.kl_schedule != "graves" or "beta 1" in header

@@ -1,0 +1,85 @@
+from dataclasses import fields
+
+import pytest
+import yaml
+
+from mcrepar.errors import ParameterError
+from mcrepar.training.config import GROUPS, LEAST, TrainConfig, names, read_config
+
+
+def test_the_papers_settings_are_the_defaults():
+    """Its experiments: Adam, 100 epochs, batches of 32, Radial posterior, Normal prior, the weighting of Graves."""
+    c = TrainConfig()
+    assert (c.epochs, c.batch_size, c.posterior, c.prior, c.kl_schedule, c.beta) == (
+        100, 32, "radial", "normal", "graves", 1.0,
+    )  # fmt: skip
+
+
+def test_every_option_has_a_meaning_and_one_name():
+    every = [f for group in GROUPS for f in fields(group)]
+    assert all(f.metadata["help"] for f in every)
+    assert len({f.name for f in every}) == len(every) == len(fields(TrainConfig))
+
+
+def test_yaml_brings_back_the_same_options(tmp_path):
+    c = TrainConfig(lr=1e-5, prior_options={"scale": "learned", "loc": 0.0}, root="a: b", clip=2.0, last_layer_draws=4,
+                    data_options={"size": [3, 4, 5]}, pretrained=True)  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(c.to_yaml())
+    assert read_config(path) == c
+    assert "resume" not in yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a: [", "cannot be read"), ("just words", "no options"), ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'")],
+)
+def test_a_file_that_is_no_config_is_refused(text, why, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ParameterError, match=why):
+        read_config(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="cannot be read"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_the_defaults_pass():
+    TrainConfig().check()
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_numbers_that_are_too_small_are_refused(name):
+    with pytest.raises(ParameterError, match="--" + name.replace("_", "-")):
+        TrainConfig(**{name: LEAST[name] - 1}).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"lr": 0.0}, "not positive"),
+        ({"lr": float("nan")}, "not positive"),
+        ({"start_std": -1.0}, "not positive"),
+        ({"clip": 0.0}, "not positive"),
+        ({"kl_warmup": 1.5}, "a share above 1"),
+        ({"validation": 1.0}, "a share above 0.9"),
+        ({"epochs": 3, "deterministic_epochs": 3}, "would be deterministic"),
+        ({"beta": 0.5}, "graves has no beta"),
+        ({"beta": float("nan"), "kl_schedule": "constant"}, "less than 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, why):
+    with pytest.raises(ParameterError, match=why):
+        TrainConfig(**options).check()
+
+
+def test_differences_name_what_matters():
+    a = TrainConfig(out="a", threads=1)
+    assert a.differences(TrainConfig(out="b", threads=2, resume=True, progress="none")) == []
+    assert a.differences(TrainConfig(out="a", lr=1.0, seed=3)) == ["lr", "seed"]
+
+
+def test_names_are_those_of_the_dataclass():
+    assert set(names()) == {f.name for f in fields(TrainConfig)}
