@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tests.conftest import seeded
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import mcrepar
 from mcrepar.errors import McreparError, MethodError, ParameterError
@@ -39,8 +41,10 @@ def gradients(bnn: nn.Module, loss: Tensor) -> list[Tensor]:
 
 def test_the_parts_add_up():
     bnn, x, y = net(), randn(4, 3), randn(4, 2, seed=1)
-    e = elbo(bnn, Normal(0.5), x, y, data_size=100, beta=0.25, generator=seeded(7))
-    output = bnn.run(bnn.draw(seeded(7)), x)
+    torch.manual_seed(7)
+    e = elbo(bnn, Normal(0.5), x, y, data_size=100, beta=0.25)
+    torch.manual_seed(7)
+    output = bnn(x)
     expected = -torch.distributions.Normal(output, 0.5).log_prob(y).sum(1).mean()
     torch.testing.assert_close(e.nll, expected)
     torch.testing.assert_close(e.kl, mcrepar.kl(bnn))
@@ -67,12 +71,69 @@ def test_two_forwards_and_one_backward_are_the_sum_of_two():
         torch.testing.assert_close(whole, first + second)
 
 
-def test_a_generator_decides_everything_and_leaves_the_default_alone():
-    bnn, x, y = net(kl_method="repar", n_mc_iter=10), randn(4, 3), randn(4, 2)
-    state = torch.random.get_rng_state()
-    values = [elbo(bnn, Normal(), x, y, data_size=10, generator=seeded(s), last_layer_draws=5).loss for s in (1, 1, 2)]
-    assert torch.equal(torch.random.get_rng_state(), state)
+def parts_by_hand(**options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [mcrepar.nn.Linear(3, 3, posterior="normal", **options) for _ in range(2)]
+    return nn.Sequential(layers[0], nn.Dropout(0.5), layers[1], nn.Linear(3, 2)).double()
+
+
+@pytest.mark.parametrize("forward", ["weights", "local", "flipout", "per_example"])
+@pytest.mark.parametrize("build", [net, parts_by_hand])
+def test_a_generator_decides_everything_and_leaves_the_default_alone(build, forward):
+    bnn, x, y = build(forward=forward, kl_method="repar", n_mc_iter=10), randn(4, 3), randn(4, 2)
+    generator, found = seeded(1), []
+    for seed, source in enumerate((generator, seeded(1), generator)):
+        torch.manual_seed(seed)
+        state = torch.random.get_rng_state()
+        e = elbo(bnn, Normal(), x, y, data_size=10, generator=source)
+        found.append((e.nll, e.kl, *gradients(bnn, e.loss)))
+        assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(map(torch.equal, found[0], found[1]))
+    assert found[0][0] != found[2][0]  # the generator has moved on
+    assert found[0][1] != found[2][1]
+
+
+def test_a_generator_decides_draws_of_the_last_layer_and_checkpointed_parts():
+    bnn, x, y = net(), randn(4, 3), randn(4, 2)
+    values = []
+    for seed in (1, 1, 2):
+        torch.rand(1)  # the default RNG moves on
+        values.append(elbo(bnn, Normal(), x, y, data_size=10, generator=seeded(seed), last_layer_draws=5).nll)
     assert values[0] == values[1] != values[2]
+    parts = parts_by_hand()
+
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.parts, self.reentrant = parts, reentrant
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.parts, x, use_reentrant=self.reentrant)
+
+    wanted = gradients(parts, elbo(parts, Normal(), x, y, data_size=10, generator=seeded(3)).loss)
+    for reentrant in (True, False):
+        parts.zero_grad()
+        given = x.clone().requires_grad_()
+        elbo(Checkpointed(reentrant), Normal(), given, y, data_size=10, generator=seeded(3)).loss.backward()
+        for p, grad in zip(parts.parameters(), wanted, strict=True):
+            torch.testing.assert_close(p.grad, grad)
+
+
+def test_a_generator_in_several_threads():
+    nets, x, y = [net() for _ in range(3)], randn(4, 3), randn(4, 2)
+    wanted = [elbo(bnn, Normal(), x, y, data_size=10, draws=20, generator=seeded(k)).nll for k, bnn in enumerate(nets)]
+    state, got = torch.random.get_rng_state(), [torch.empty(())] * 3
+
+    def work(k: int) -> None:
+        got[k] = elbo(nets[k], Normal(), x, y, data_size=10, draws=20, generator=seeded(k)).nll
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == wanted
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 class TwoInputs(nn.Module):
@@ -155,8 +216,8 @@ def test_distributed_data_parallel(tmp_path):
             for a, b in zip(found, expected, strict=True):
                 torch.testing.assert_close(a, b)
             bnn.zero_grad()
-        with pytest.raises(MethodError, match="seed \\+ rank"):
-            elbo(wrapped, Normal(), x, y, data_size=4, generator=seeded(0))
+        losses = [elbo(model, Normal(), x, y, data_size=4, generator=seeded(0)).loss for model in (wrapped, bnn)]
+        assert losses[0] == losses[1]
     finally:
         torch.distributed.destroy_process_group()
 
@@ -194,17 +255,13 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
         ("x\\[1\\] is NaN", {"x": [torch.zeros(1), torch.tensor([math.nan])]}),
         ("x\\['mask'\\] is NaN", {"x": {"mask": torch.tensor([math.nan])}}),
         ("y has the shape \\(4,\\)", {"y": randn(4)}),
+        ("generator=1: it draws nothing; use torch.Generator", {"generator": 1}),
         ("last_layer_draws=0", {"last_layer_draws": 0}),
         ("last_layer_draws='all'", {"last_layer_draws": "all"}),
     ],
 )
 def test_refused(message, changes):
     refused(message, **changes)
-
-
-@pytest.mark.parametrize("forward", ["local", "flipout", "per_example"])
-def test_other_forwards_take_no_generator(forward):
-    refused("use torch.manual_seed", MethodError, bnn=net(forward=forward), generator=seeded(0))
 
 
 def test_a_loss_that_is_not_finite_names_the_tensor():

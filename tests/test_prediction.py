@@ -95,10 +95,16 @@ def test_one_draw_and_a_vector_of_outputs():
     assert torch.equal(*p.interval(0.9))
 
 
-@pytest.mark.parametrize("level", [0, 1, -0.2, 90, math.nan])
+@pytest.mark.parametrize("level", [0, 1, -0.2, 90, math.nan, "0.9", None])
 def test_a_level_is_a_probability(level):
-    with pytest.raises(ParameterError, match="between 0 and 1"):
+    with pytest.raises(ParameterError, match=r"interval.*between 0 and 1"):
         predict(network(), data(), draws=2).interval(level)
+
+
+@pytest.mark.parametrize("level", [-0.2, 90, math.nan, "0.9", None, True])
+def test_confidence_is_a_share_of_draws(level):
+    with pytest.raises(ParameterError, match=r"confident.*between 0 and 1; use confident\(0.9\)"):
+        classes([[0.9, 0.1]], [[9, 1]]).confident(level)
 
 
 # --- classification ---------------------------------------------------------------------------------------------------
@@ -146,6 +152,8 @@ def test_nine_of_ten_is_confident_at_nine_tenths(draws):
     p = classes([[0.9, 0.1]] * 2, [[nine, draws - nine], [nine - 1, draws - nine + 1]])
     assert p.confident(0.9).tolist() == [True, False]
     assert p.confident(0.1 + 0.2 + 0.6).tolist() == [True, False]
+    assert p.confident(0).all()
+    assert not p.confident(1).any()
 
 
 def test_certain_classes_have_no_entropy():
@@ -309,6 +317,15 @@ def test_nan_in_x_names_the_datum():
 def test_counts_are_checked(options):
     with pytest.raises(ParameterError, match="positive whole number"):
         predict(network(), data(), **options)
+
+
+def test_other_arguments_are_checked():
+    for options, words in (({"max_bytes": "1 GB"}, "it is no whole number"), ({"generator": 0}, "it draws nothing")):
+        with pytest.raises(ParameterError, match=words):
+            predict(network(), data(), draws=2, **options)
+    assert predict(network(), data(), draws=2, max_bytes=0).kept is None
+    with pytest.raises(ParameterError, match="a prediction of int: nothing in it is Bayesian"):
+        predict(3, data())
 
 
 def test_an_unknown_likelihood():

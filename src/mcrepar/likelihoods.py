@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -203,3 +204,20 @@ class Normal(Likelihood):
 def _summed(values: Tensor) -> Tensor:
     """The sum over everything but the batch."""
     return values.reshape(len(values), -1).sum(1)
+
+
+LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}
+
+
+def likelihood_of(asked: Likelihood | str | None) -> Likelihood | None:
+    """A likelihood by its name, or as it is; None takes the network's outputs themselves for y.
+
+    >>> likelihood_of("categorical")
+    Categorical()
+    """
+    if asked is None or isinstance(asked, Likelihood):
+        return asked
+    if asked not in LIKELIHOODS:
+        known = " or ".join(map(repr, LIKELIHOODS))
+        raise ParameterError(f"likelihood={asked!r}", "there is no such likelihood", known)
+    return LIKELIHOODS[asked]()

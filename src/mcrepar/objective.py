@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +17,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.kl.draws import new_seed
 from mcrepar.likelihoods import Likelihood
+from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
-from mcrepar.nn.module import BayesianModule, random_parts, total_kl
+from mcrepar.nn.module import random_parts, total_kl
 from mcrepar.nn.preactivation import capture
+
+_SEEDING = threading.RLock()  # the default RNG is one for all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +70,7 @@ def elbo(
         last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
             M -> infinity.
         last_layer_method: for Bernoulli "quadrature" (whatever M), "bound", "taylor" or "stream".
-        generator: the source of all noise; None is the default RNG of the device.
+        generator: decides all noise, of the weights and of the network (dropout); None is the default RNG.
 
     >>> from mcrepar import bayesian
     >>> from mcrepar.likelihoods import Normal
@@ -79,17 +85,20 @@ def elbo(
         wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
         raise ParameterError(wrong, "it is no Likelihood", "one such as mcrepar.likelihoods.Categorical()")
     size, draws, beta = _data_size(data_size, y), _whole("draws", draws), _number("beta", beta)
+    check_generator(generator)
     _check_input(x)
-    run = _runner(bnn, x, generator)
+    args, kwargs = _arguments(x)
     total: Tensor | float = 0.0
     for _ in range(draws):
+        with _default_rng_from(generator, bnn):
+            if last_layer_draws is None:
+                output = bnn(*args, **kwargs)
+            else:
+                output, law = capture(random, lambda: bnn(*args, **kwargs))
+        likelihood.check(output, y)
         if last_layer_draws is None:
-            output = run()
-            likelihood.check(output, y)
             log_prob = likelihood.log_prob(output.float() if output.dtype.itemsize < 4 else output, y)
         else:
-            output, law = capture(random, run)
-            likelihood.check(output, y)
             log_prob = last_layer_log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
         if not bool(log_prob.isfinite().all()):
             raise _not_finite(bnn, likelihood, output, log_prob)
@@ -99,19 +108,22 @@ def elbo(
     return Elbo(nll + beta * kl / size, nll, kl)
 
 
-def _runner(bnn: nn.Module, x: Any, generator: torch.Generator | None) -> Callable[[], Any]:
-    """A forward with fresh noise; a wrapper's own forward where there is one."""
-    args, kwargs = _arguments(x)
-    frozen = isinstance(bnn, BayesianModule) and bnn._frozen() is not None
-    if generator is None or frozen:
-        return lambda: bnn(*args, **kwargs)
-    if not isinstance(bnn, BayesianModule) or bnn.mode != "weights":
-        raise MethodError(
-            "elbo with a generator",
-            "only an unwrapped BayesianModule with forward='weights' draws from one",
-            "torch.manual_seed before the step (seed + rank on several devices)",
-        )
-    return lambda: bnn.run(bnn.draw(generator), *args, **kwargs)
+@contextlib.contextmanager
+def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iterator[None]:
+    """The default RNG, seeded by one number of `generator`, and afterwards as it was before.
+
+    So that whatever a forward draws (weights, outputs, signs, dropout) is decided, in wrapped networks and in
+    checkpointed regions too, for which torch restores its default RNG.
+    """
+    if generator is None:
+        yield
+        return
+    devices = {p.device for p in bnn.parameters() if p.device.type != "cpu"}
+    kind = next((device.type for device in devices), "cuda")
+    seed = new_seed(generator, generator.device)
+    with _SEEDING, torch.random.fork_rng(devices=list(devices), device_type=kind):
+        torch.manual_seed(seed)
+        yield
 
 
 def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

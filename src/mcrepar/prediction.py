@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
-from mcrepar.nn.module import BayesianModule
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of
+from mcrepar.nn.arguments import check_counts, check_generator
+from mcrepar.nn.assembled import one_draw
+from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
 from mcrepar.nn.quantiles import quantile
 
-LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}
 MAX_BYTES = 2**30
 Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any
 
@@ -85,7 +85,7 @@ class Prediction:
 
         mean_k Phi((bound - mean_k) / std_k) = (1 -+ level) / 2 with a Normal likelihood, quantiles of samples without
         """
-        if not 0 < level < 1:
+        if _share("interval", level) in (0, 1):
             raise ParameterError(f"interval({level})", "it is not a probability between 0 and 1", "interval(0.9)")
         if self.likelihood is not None and not isinstance(self.likelihood, Normal):
             kind = type(self.likelihood).__name__
@@ -132,7 +132,8 @@ class Prediction:
 
     def confident(self, level: float = 0.9) -> Tensor:
         """The mask of the confidence set: confidence >= level."""
-        return self.votes.amax(1) >= level * self.draws - 1e-9  # whole numbers: 9 of 10 draws are 0.9
+        least = _share("confident", level) * self.draws - 1e-9  # whole numbers: 9 of 10 draws are 0.9
+        return self.votes.amax(1) >= least
 
     @property
     def _of_classes(self) -> Classes:
@@ -178,23 +179,17 @@ def predict(
     >>> p.probs.shape, p.label.shape, p.confident(0.9).dtype
     (torch.Size([5, 3]), torch.Size([5]), torch.bool)
     """
-    parts = [module for module in bnn.modules() if isinstance(module, BayesianModule)]
-    if not parts:
-        raise ParameterError(f"predict({type(bnn).__name__})", "no part of it is Bayesian", "mcrepar.bayesian(net)")
-    _check_counts(draws=draws, batch_size=batch_size)
-    law = _law(likelihood)
+    random_parts(bnn, "a prediction of")
+    check_counts("predict", 1, draws=draws, batch_size=batch_size)
+    check_counts("predict", 0, max_bytes=max_bytes)
+    check_generator(generator)
+    law = likelihood_of(likelihood)
     device = next((p.device for p in bnn.parameters()), torch.device("cpu"))
     batches = Batches(x, batch_size, device)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
         for _ in _shown(draws, progress):
-            with contextlib.ExitStack() as stack:
-                if isinstance(bnn, BayesianModule):
-                    call: Callable[..., Any] = partial(bnn.run, bnn.complete(bnn.draw(generator)))
-                else:
-                    call = bnn
-                    for part in parts:
-                        stack.enter_context(part.frozen(part.draw(generator)))
+            with one_draw(bnn, generator) as call:
                 rows = [_read(law, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
             if not rows:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one datum")
@@ -205,19 +200,10 @@ def predict(
     return tally.prediction()
 
 
-def _check_counts(**counts: object) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
-            raise ParameterError(f"predict(..., {name}={count!r})", "it is no positive whole number", f"{name}=100")
-
-
-def _law(likelihood: Likelihood | str | None) -> Likelihood | None:
-    if likelihood is None or isinstance(likelihood, Likelihood):
-        return likelihood
-    if likelihood not in LIKELIHOODS:
-        known = " or ".join(map(repr, LIKELIHOODS))
-        raise ParameterError(f"predict(..., likelihood={likelihood!r})", "there is no such likelihood", known)
-    return LIKELIHOODS[likelihood]()
+def _share(what: str, level: object) -> float:
+    if isinstance(level, bool) or not isinstance(level, numbers.Real) or not 0 <= float(level) <= 1:
+        raise ParameterError(f"{what}({level!r})", "it is not a probability between 0 and 1", f"{what}(0.9)")
+    return float(level)
 
 
 class _Tally:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar import MethodError, bayesian, posterior
 from mcrepar.nn import forward as forwards
+from mcrepar.nn import per_example
 
 DRAWS = 600
 
@@ -207,7 +208,7 @@ def test_vmap_and_loop_agree(monkeypatch):
     bnn, x = bayesian(net, forward="per_example"), randn(5, 2, 4, 4)
     torch.manual_seed(1)
     fast = bnn(x)
-    monkeypatch.setattr(forwards, "_vmaps", lambda bnn: False)
+    monkeypatch.setattr(per_example, "_vmaps", lambda bnn: False)
     torch.manual_seed(1)
     torch.testing.assert_close(bnn(x), fast)
 

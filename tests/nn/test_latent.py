@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -154,10 +155,36 @@ def test_noise_has_the_layout_of_its_tensor(shape):
     assert out.data_ptr() == row.data_ptr()
 
 
-def test_second_derivatives_in_the_weights_are_refused_and_those_in_x_are_not():
+@pytest.mark.parametrize("posterior", ["normal", "lognormal", "gamma"])
+def test_second_derivatives_of_a_draw(posterior):
+    """The draw as a function of its learned parameters, against finite differences."""
+    latent = bayesian(layer(2, 2), posterior, "gamma" if posterior == "gamma" else "normal", signs="keep").latents[
+        "weight"
+    ]
+    names = [name for name in ("loc", "log_scale") if getattr(latent, name) is not None]
+
+    def draw(*values: Tensor) -> Tensor:
+        moved = copy.copy(latent)
+        moved._parameters = {**latent._parameters, **dict(zip(names, values, strict=True))}
+        torch.manual_seed(1)
+        return moved.draw().square()
+
+    start = [getattr(latent, name).detach().clone().requires_grad_() for name in names]
+    assert torch.autograd.gradcheck(draw, start)
+    assert torch.autograd.gradgradcheck(draw, start)
+
+
+def test_a_gradient_penalty_and_parameters_that_change_before_the_backward():
     bnn, x = bayesian(nn.Sequential(layer(), nn.Tanh()), "normal"), torch.ones(2, 12).double().requires_grad_()
-    with pytest.raises(mcrepar.MethodError, match="second derivatives"):
-        torch.autograd.grad(bnn(x).sum(), list(bnn.parameters()), create_graph=True)
+    torch.manual_seed(1)
+    before = torch.autograd.grad(bnn(x).sum(), list(bnn.parameters()))
+    torch.manual_seed(1)
+    out = bnn(x).sum()
+    with torch.no_grad():
+        for p in bnn.parameters():
+            p.mul_(2)
+    for a, b in zip(torch.autograd.grad(out, list(bnn.parameters())), before, strict=True):
+        assert torch.equal(a, b)
     (slope,) = torch.autograd.grad(bnn(x).sum(), x, create_graph=True)
     slope.square().sum().backward()  # a gradient penalty
     assert all(p.grad.isfinite().all() and p.grad.any() for p in bnn.parameters())
@@ -272,3 +299,21 @@ def test_a_torch_distribution_is_a_prior():
     a = bayesian(layer(), "normal", torch.distributions.Normal(0.0, 0.4))
     b = bayesian(layer(), "normal", prior("normal", scale=0.4))
     torch.testing.assert_close(kl(a), kl(b))
+
+
+def test_tensors_of_a_prior_go_where_the_weights_are():
+    bnn = bayesian(layer(), prior=prior("normal", scale=torch.full((), 0.5).double())).to("meta")
+    latent = bnn.latents["weight"]
+    assert latent.prior(latent.posterior).values["scale"].device.type == "meta"
+
+
+@pytest.mark.parametrize("build", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_embeddings_with_a_padding_row(build):
+    found = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        bnn = bayesian(build(6, 3, padding_idx=2, sparse=sparse).double())
+        bnn(torch.tensor([[1, 2, 2, 5]])).square().sum().backward()
+        found.append([p.grad for p in bnn.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)

@@ -16,7 +16,6 @@ import torch
 from tests.conftest import seeded
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, kl
@@ -384,41 +383,6 @@ def test_bf16_autocast(forward, posterior):
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in bnn.parameters())
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_activation_checkpointing_around_a_network(reentrant):
-    """The recomputation draws the same weights, for torch restores its default RNG."""
-    torch.manual_seed(0)
-    bnn, x = bayesian(NETS["mlp"][0]().double()), randn(5, 4).requires_grad_()
-
-    def gradients(run) -> list[Tensor]:
-        torch.manual_seed(1)
-        bnn.zero_grad()
-        run().square().sum().backward()
-        return [p.grad.clone() for p in bnn.parameters()]
-
-    for one, two in zip(gradients(lambda: checkpoint(bnn, x, use_reentrant=reentrant)), gradients(lambda: bnn(x)),
-                        strict=True):  # fmt: skip
-        torch.testing.assert_close(one, two)
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.first, self.second, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 2), reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(checkpoint(self.first, x, use_reentrant=self.reentrant).tanh())
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_activation_checkpointing_inside_a_network_is_refused(reentrant):
-    """By the time of the backward the draw is gone: an error, never another draw."""
-    bnn = bayesian(Checkpointed(reentrant))
-    out = bnn(torch.ones(2, 4, requires_grad=True))
-    with pytest.raises(MethodError, match=r"running a Linear outside.*checkpoint\(bnn, x\)"):
-        out.sum().backward()
-
-
 def test_running_the_emptied_network_is_refused():
     bnn = bayesian(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
     with pytest.raises(MethodError, match="its weight is random"):
@@ -498,7 +462,6 @@ REFUSED = {
     "unknown forward": (build(forward="dropout"), MethodError, "no such forward"),
     "unknown method": (build(kl_method="magic"), MethodError, "no method has this name"),
     "M with exact": (build(kl_method="exact", n_mc_iter=10), MethodError, "draws nothing"),
-    "start_std": (build(start_std=0.0), ParameterError, "not positive"),
     "signs": (build(signs="flip"), ParameterError, "no such choice"),
     "no posterior": (build(posterior=3), ParameterError, "no noise"),
     "signs of the weights": (build(posterior="gamma", prior="gamma"), MethodError, "signs='keep'"),
@@ -539,12 +502,22 @@ def test_a_frozen_word_is_mean_or_draw(ask):
         pass
 
 
-def test_a_frozen_draw_is_whole():
-    bnn = bayesian(nn.Linear(2, 2))
-    draw = bnn.draw()
-    del draw["bias"]
-    with pytest.raises(ParameterError, match="no bias"), bnn.frozen(draw):
-        pass
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda draw: {"weight": draw["weight"]}, "it has no bias; use"),
+        (lambda draw: None, "a frozen NoneType: it names no weights; use 'mean'"),
+        (lambda draw: 3, "a frozen int"),
+        (lambda draw: {**draw, "bias": torch.zeros(4)}, r"its bias has the shape \(4,\), not .* \(3,\)"),
+        (lambda draw: {**draw, "weight": draw["weight"].T}, r"its weight has the shape \(4, 3\)"),
+        (lambda draw: {**draw, "bias": 0.0}, "its bias has the type float"),
+    ],
+)
+def test_a_frozen_draw_is_one_of_the_network(change, words):
+    bnn = bayesian(nn.Linear(4, 3))
+    for use in (bnn.complete, bnn.to_module):
+        with pytest.raises(ParameterError, match=words):
+            use(change(bnn.draw()))
 
 
 def test_nothing_bayesian_has_no_kl():

@@ -451,6 +451,14 @@ def test_a_network_of_another_architecture_is_refused_by_name(net, words, saved)
         load(saved[0], net())
 
 
+@pytest.mark.parametrize("folder", [None, 3, b"folder"])
+def test_a_folder_is_a_path(folder):
+    bnn = mcrepar.bayesian(nn.Linear(2, 1))
+    for call in (lambda: save(bnn, folder), lambda: load(folder, nn.Linear(2, 1))):
+        with pytest.raises(ParameterError, match="it is not the name of a folder; use a path"):
+            call()
+
+
 def test_numbers_survive_exactly(tmp_path):
     values = [0.1, 1 / 3, math.pi, 5e-324, 1e308]
     for k, value in enumerate(values):

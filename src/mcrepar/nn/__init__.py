@@ -1,5 +1,6 @@
 """From an nn.Module to a Bayesian one: `module` has the wrapper, `layers` (imported on first use) layers by hand."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 LAYERS = (
@@ -16,7 +17,12 @@ LAYERS = (
     "MultiheadAttention",
 )
 
+_HOMES = {**dict.fromkeys(LAYERS, "layers"), "calibrate": "assembled", "ensemble": "export"}
+
 if TYPE_CHECKING:
+    from mcrepar.nn.assembled import calibrate as calibrate
+    from mcrepar.nn.export import ensemble as ensemble
+
     Linear: Any
     Conv1d: Any
     Conv2d: Any
@@ -31,13 +37,11 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
-        if name not in LAYERS:
+        if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(f"{__name__}.layers"), name)
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LAYERS})
+    return sorted({*globals(), *_HOMES})

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-if TYPE_CHECKING:
-    from mcrepar.nn.module import BayesianModule
-
+Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -31,10 +29,16 @@ class _Buffer:
 
 
 class Calibration(nn.Module):
-    """A batch of training data with which norm layers find the statistics of one draw."""
+    """A batch of training data with which norm layers find the statistics of one draw.
 
-    def __init__(self, net: nn.Module) -> None:
+    Args:
+        net: the network whose norm layers these are.
+        how: such a batch is given, for the warning that there is none.
+    """
+
+    def __init__(self, net: nn.Module, how: str = "bnn.calibrate(x)") -> None:
         super().__init__()
+        self.how = how
         self.layers = [name for name, module in net.named_modules() if _tracks(module)]
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.warned = False
@@ -58,25 +62,30 @@ class Calibration(nn.Module):
         args, kwargs = pytree.tree_map_only(_Buffer, lambda kept: getattr(self, kept.name), self.arguments)
         return args, kwargs
 
-    def statistics(self, bnn: BayesianModule, draw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The norm layers' buffers for one draw: the statistics of the kept batch; nothing without one."""
+    def statistics(self, net: nn.Module, run: Run) -> dict[str, Tensor]:
+        """The norm layers' buffers for one draw: the statistics of the kept batch; nothing without one.
+
+        Args:
+            net: the network, which no other thread uses.
+            run: its forward on that draw, run(buffers, args, kwargs).
+        """
         kept = self.kept
         if not self.layers or kept is None:
-            if self.layers and not self.warned and not bnn.training:
+            if self.layers and not self.warned and not net.training:
                 self.warned = True
                 warnings.warn(
                     "the network has BatchNorm, whose running statistics belong to no single draw; "
-                    "bnn.calibrate(x) with a batch of training data recomputes them for every draw",
+                    f"{self.how} with a batch of training data recomputes them for every draw",
                     stacklevel=4,
                 )
             return {}
         fresh = {}
         for name in self.layers:
-            module = bnn.net.get_submodule(name)
+            module = net.get_submodule(name)
             for statistic in STATISTICS:
                 fresh[f"{name}.{statistic}".lstrip(".")] = getattr(module, statistic).clone()
-        with bnn._lock, torch.no_grad(), self._measuring(bnn.net):
-            bnn.run({**{n: w.detach() for n, w in draw.items()}, **fresh}, *kept[0], **kept[1])
+        with torch.no_grad(), self._measuring(net):
+            run(fresh, *kept)
         return fresh
 
     @contextlib.contextmanager

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from mcrepar.errors import MethodError
+from mcrepar.nn.recompute import remember
 from mcrepar.nn.selection import Place
-
-UNGUARDED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)  # hooks would close their fast path
 
 
 class Lock:
@@ -48,9 +48,11 @@ class Guard:
                 raise MethodError(
                     f"running a {type(layer).__name__} outside of its Bayesian network",
                     f"its {name} is random and is drawn by the network's forward only, also when activation "
-                    "checkpointing inside the network runs a layer again",
-                    "bnn(x), bnn.to_module(), or checkpoint(bnn, x) around a Bayesian network or layer",
+                    "checkpointing inside the network runs a layer again with use_reentrant=True",
+                    "bnn(x), bnn.to_module(), or checkpoint(..., use_reentrant=False)",
                 )
+        if not torch.compiler.is_compiling():
+            remember()
 
 
 def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
@@ -58,7 +60,6 @@ def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
 
     Returns the second names of one slot, in a module that is shared: filled twice, it would keep the first draw.
     """
-    unguarded = {part for module in net.modules() if isinstance(module, UNGUARDED) for part in module.modules()}
     random: dict[nn.Module, list[str]] = {}
     second = set()
     for place in chosen:
@@ -70,8 +71,7 @@ def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
                 owner._parameters[slot] = None
                 slots.append(slot)
     for owner, slots in random.items():
-        if owner not in unguarded:
-            owner.register_forward_pre_hook(Guard(tuple(slots)))
+        owner.register_forward_pre_hook(Guard(tuple(slots)))
     forget(net)
     return frozenset(second)
 

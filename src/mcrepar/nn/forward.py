@@ -8,21 +8,19 @@ per_example  an own draw of all weights for every datum
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.nn.modules.conv import _ConvNd
-from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.families.noises import Normal, Radial
 from mcrepar.families.posterior import Posterior
 from mcrepar.nn.latent import Latent
+from mcrepar.nn.per_example import per_example
 from mcrepar.nn.selection import Place
 
 if TYPE_CHECKING:
@@ -87,45 +85,6 @@ def _layerwise(rule: Rule) -> Forward:
         return bnn.run(bnn._named(weights), *args, **kwargs)
 
     return run
-
-
-def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
-    if not tensors:
-        raise MethodError("forward='per_example'", "no argument has a batch", "a tensor as an argument")
-    size = len(tensors[0])
-    batched = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == size for leaf in leaves]
-    draws = [bnn.draw() for _ in range(size)]
-
-    def one(weights: Mapping[str, Tensor], *parts: Any) -> Any:
-        own = [p.unsqueeze(0) if is_batch else p for p, is_batch in zip(parts, batched, strict=True)]
-        inside, named = pytree.tree_unflatten(own, spec)
-        return bnn.swapped(weights, inside, named)
-
-    if _vmaps(bnn):
-        stacked = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
-        dims = (0, *(0 if is_batch else None for is_batch in batched))
-        with bnn._lock, contextlib.suppress(RuntimeError, ValueError):  # an operation without a batching rule
-            out = vmap(one, in_dims=dims, randomness="different")(stacked, *leaves)
-            return pytree.tree_map(lambda t: t.flatten(0, 1), out)
-    rows = []
-    for k, draw in enumerate(draws):
-        own = [leaf[k : k + 1] if is_batch else leaf for leaf, is_batch in zip(leaves, batched, strict=True)]
-        inside, named = pytree.tree_unflatten(own, spec)
-        rows.append(bnn.run(draw, *inside, **named))
-    return pytree.tree_map(lambda *parts: torch.cat(parts), rows[0], *rows[1:])
-
-
-def _vmaps(bnn: BayesianModule) -> bool:
-    """Recurrent layers, norm layers in training and attention in eval (its fast path) have no batching rule."""
-    norm, attention = nn.modules.batchnorm._BatchNorm, nn.MultiheadAttention
-    return not any(
-        isinstance(m, nn.RNNBase)
-        or (isinstance(m, norm) and m.training)
-        or (isinstance(m, attention) and not m.training)
-        for m in bnn.net.modules()
-    )
 
 
 class LayerWeight(Tensor):
@@ -257,5 +216,5 @@ FORWARDS: dict[str, Forward] = {
     "weights": _shared,
     "local": _layerwise(_local),
     "flipout": _layerwise(_flipout),
-    "per_example": _per_example,
+    "per_example": per_example,
 }

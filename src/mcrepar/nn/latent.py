@@ -1,4 +1,8 @@
-"""One tensor of weights that became random: its learned parameters, its prior, its draws and its KL."""
+"""One tensor of weights that became random: its learned parameters, its prior, its draws and its KL.
+
+In float32 squares vanish below about 1e-19. A tensor whose scale is smaller (or whose weights are, where they have no
+location) has an infinite gradient under a radial prior, and under forward="local" none; float64 goes down to 1e-154.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,6 @@ from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.average import refuse_second_derivatives
 from mcrepar.kl.checks import check_finite
 from mcrepar.kl.divergence import apply_plan
 from mcrepar.kl.draws import CPU_BLOCK, Walk, new_seed
@@ -81,7 +84,7 @@ class Latent(nn.Module):
         self.hold = hold
         self.plan: Plan | None = None  # of the pair, which never changes
         self.register_buffer("held", None if hold is None else start.detach()[hold].clone())
-        row, values = options.posterior.row, self.free(start.detach())
+        row, values = options.posterior.row, without_row(start.detach(), hold)
         keep = row.support.lower >= 0 and options.signs == "keep"
         centre = values.abs() if row.support.lower >= 0 else values
         loc, log_scale = start_values(options.posterior, centre, options.start_std * spread)
@@ -113,8 +116,8 @@ class Latent(nn.Module):
 
     def prior(self, q: Posterior) -> Prior:
         """The prior with its present parameters."""
-        prior = self.options.prior
-        values: dict[str, Number] = {}
+        prior, device = self.options.prior, self.log_scale.device
+        values: dict[str, Number] = {n: t.to(device) for n, t in prior.tensors.items() if t.device != device}
         if self.anchor is not None:
             values["loc"] = self.anchor
         for name, free in self.learned.items():
@@ -145,8 +148,9 @@ class Latent(nn.Module):
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """A fresh xi in the layout of the weights, drawn on all cores where the tensor is large."""
-        rho, law = self.log_scale, self.posterior.noise
-        size, threaded = rho.numel(), rho.device.type == "cpu" and not torch.compiler.is_compiling()
+        rho, q = self.log_scale, self.options.posterior
+        law, size = q.row.noise(q.fixed, rho.numel()), rho.numel()
+        threaded = rho.device.type == "cpu" and not torch.compiler.is_compiling()
         if threaded and size > 4 * CPU_BLOCK and torch.get_num_threads() > 1:
             walk = Walk(law, 1, size, rho.dtype, rho.device, new_seed(generator, rho.device), DEFAULT_BYTES)
             return laid_out(walk.all()[0], rho)
@@ -158,6 +162,12 @@ class Latent(nn.Module):
             xi = self.noise(generator)
         v: Tensor = _Moved.apply(self.centre, self.log_scale, xi)  # type: ignore[no-untyped-call]
         return self.whole(self.options.posterior.form.outer.apply(v))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the network's tensor."""
+        rows, *rest = self.log_scale.shape or (0,)
+        return self.log_scale.shape if self.hold is None else torch.Size((rows + 1, *rest))
 
     @property
     def centre(self) -> Tensor | None:
@@ -173,16 +183,13 @@ class Latent(nn.Module):
             mean = torch.where(mean.isfinite(), mean, q.weights(xi))
         return self.whole(mean)
 
-    def free(self, values: Tensor) -> Tensor:
-        """The rows that are random."""
-        return values if self.hold is None else torch.cat([values[: self.hold], values[self.hold + 1 :]])
-
     def whole(self, w: Tensor) -> Tensor:
         """All weights of the network's tensor: signs where those are kept, and the row that is held."""
         w = w if self.signs is None else w * self.signs
         if self.held is None:
             return w
-        return torch.cat([w[: self.hold], self.held.unsqueeze(0), w[self.hold :]])
+        whole: Tensor = _WithRow.apply(w, self.held, self.hold)  # type: ignore[no-untyped-call]
+        return whole
 
     def extra_repr(self) -> str:
         """Families and size."""
@@ -236,13 +243,37 @@ class _Moved(torch.autograd.Function):
     def forward(ctx: Any, loc: Tensor | None, log_scale: Tensor, xi: Tensor) -> Tensor:
         moved = log_scale.exp().mul_(xi)
         ctx.save_for_backward(moved)
+        ctx.log_scale = log_scale  # only its derivative is used: it may be changed in place before the backward
         return moved.clone() if loc is None else loc + moved
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        refuse_second_derivatives("a draw of the weights")
         (moved,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for second derivatives: a factor of 1 with the derivative of exp(log_scale)
+            moved = moved * torch.exp(ctx.log_scale - ctx.log_scale.detach())
         return (grad if ctx.needs_input_grad[0] else None), grad * moved, None
+
+
+class _WithRow(torch.autograd.Function):
+    """The random rows and the one that is held; a sparse gradient, as of nn.Embedding(sparse=True), becomes dense."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, row: Tensor, place: int) -> Tensor:
+        ctx.place = place
+        return torch.cat([w[:place], row.unsqueeze(0), w[place:]])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return without_row(grad.to_dense() if grad.is_sparse else grad, ctx.place), None, None
+
+
+def without_row(values: Tensor, row: int | None) -> Tensor:
+    """The rows of a tensor but one.
+
+    >>> without_row(torch.tensor([1, 2, 3]), 1)
+    tensor([1, 3])
+    """
+    return values if row is None else torch.cat([values[:row], values[row + 1 :]])
 
 
 def check_signs(name: str, start: Tensor, options: Options) -> None:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mcrepar.errors import McreparError, MethodError, ParameterError
-from mcrepar.families.foreign import as_prior
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
-from mcrepar.families.posteriors import posterior as posterior_of
-from mcrepar.families.priors import prior as prior_of
 from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import Estimator
-from mcrepar.kl.plan import plan_pair
 from mcrepar.nn import forward as forwards
+from mcrepar.nn.arguments import check, check_optimizers, chosen_options
 from mcrepar.nn.calibration import Calibration
 from mcrepar.nn.emptied import Lock, empty, forget, unguarded
-from mcrepar.nn.latent import Latent, Options, check_signs
-from mcrepar.nn.selection import Overrides, Place, Select, check_overrides, options_of, selected, spread
+from mcrepar.nn.latent import Latent, Options
+from mcrepar.nn.recompute import Region, remember_as, running
+from mcrepar.nn.selection import Overrides, Place, Select, selected, spread
 
-OPTIONS = ("posterior", "prior", "kl_method", "n_mc_iter", "start_std", "pretrained", "signs")
 Draw = Mapping[str, Tensor]
 
 _FROZEN: ContextVar[tuple[tuple[int, Draw], ...]] = ContextVar("frozen draws of this thread", default=())
@@ -58,6 +55,8 @@ class BayesianModule(nn.Module):
         """The network's output for one fresh draw, or for the frozen one."""
         frozen = self._frozen()
         if frozen is not None:
+            if not torch.compiler.is_compiling():
+                remember_as(copy_context().run)
             return self.run(frozen, *args, **kwargs)
         return forwards.FORWARDS[self.mode](self, args, kwargs)
 
@@ -65,7 +64,7 @@ class BayesianModule(nn.Module):
         """The network's output for the given weights (and norm statistics)."""
         if torch.compiler.is_compiling():  # a graph has no lock, and takes the draw as its input
             return self.swapped(draw, args, kwargs)
-        with self._lock:  # for the network's tensors are swapped
+        with self._lock, running(partial(self._again, draw)):  # for the network's tensors are swapped
             try:
                 return self.swapped(draw, args, kwargs)
             finally:
@@ -74,7 +73,16 @@ class BayesianModule(nn.Module):
     def swapped(self, draw: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The same for a caller that holds the lock."""
         slots = {name: w for name, w in draw.items() if name not in self.second}
-        return functional_call(self.net, slots, args, dict(kwargs))
+        return functional_call(self.net, slots, args, dict(kwargs), tie_weights=False)  # all names are in the draw
+
+    def _again(self, draw: Draw, region: Callable[..., Any], *args: Any) -> None:
+        """Run a part of the network once more on the same weights."""
+        slots = {f"net.{name}": w for name, w in draw.items() if name not in self.second}
+        with self._lock:
+            try:
+                functional_call(Region(self.net, region), slots, args, tie_weights=False)
+            finally:
+                forget(self.net)
 
     def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """A fresh draw of all weights, by the names the network gives them."""
@@ -88,15 +96,22 @@ class BayesianModule(nn.Module):
     def frozen(self, draw: str | Draw = "mean") -> Iterator[BayesianModule]:
         """A context in which the network is deterministic: at the mean of its weights, or at a draw.
 
+        A backward belongs inside it too where torch.utils.checkpoint(..., use_reentrant=True) runs the network again.
+
         >>> bnn = bayesian(nn.Linear(2, 1))
         >>> with bnn.frozen("mean"):
         ...     torch.equal(bnn(torch.ones(1, 2)), bnn(torch.ones(1, 2)))
         True
         """
-        weights = self.complete(draw)
+        with self.holding(self.complete(draw)):
+            yield self
+
+    @contextlib.contextmanager
+    def holding(self, weights: Draw) -> Iterator[None]:
+        """The same for weights (and norm statistics) that are taken as they are."""
         token = _FROZEN.set((*_FROZEN.get(), (id(self), weights)))
         try:
-            yield self
+            yield
         finally:
             _FROZEN.reset(token)
 
@@ -106,10 +121,13 @@ class BayesianModule(nn.Module):
             if draw not in ("mean", "draw"):
                 raise MethodError(f"frozen({draw!r})", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
             draw = self.mean() if draw == "mean" else self.draw()
-        missing = [name for names in self.names.values() for name in names if name not in draw]
-        if missing:
-            raise ParameterError("a frozen draw", f"it has no {missing[0]}", "bnn.draw(), whole")
-        return {**draw, **self.calibration.statistics(self, draw)}
+        self._check(draw)
+        fixed = {name: w.detach() for name, w in draw.items()}
+        with self._lock:
+            found = self.calibration.statistics(
+                self.net, lambda fresh, args, kwargs: self.run({**fixed, **fresh}, *args, **kwargs)
+            )
+        return {**draw, **found}
 
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
         """Keep a batch of training data, on which norm layers recompute their statistics for every frozen draw."""
@@ -118,7 +136,11 @@ class BayesianModule(nn.Module):
 
     def to_module(self, draw: str | Draw = "mean") -> nn.Module:
         """An ordinary module that holds the mean or one draw, for export."""
-        weights = {name: t.detach().clone() for name, t in self.complete(draw).items()}
+        return self.plain(self.complete(draw))
+
+    def plain(self, weights: Draw) -> nn.Module:
+        """The same for weights (and norm statistics) that are taken as they are."""
+        weights = {name: t.detach().clone() for name, t in weights.items()}
         with self._lock:
             plain = copy.deepcopy(self.net)
         for name, tensor in weights.items():
@@ -151,6 +173,20 @@ class BayesianModule(nn.Module):
                 latent.check(part)
         return total.to(wide_dtype(latents[0].log_scale.dtype))
 
+    def _check(self, draw: object) -> None:
+        """Refuse a draw that is not one of this network's weights."""
+        if not isinstance(draw, Mapping):
+            raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")
+        for key, latent in self._latents():
+            for name in self.names[key]:
+                if name not in draw:
+                    raise ParameterError("a frozen draw", f"it has no {name}", "bnn.draw(), whole")
+                w = draw[name]
+                if not isinstance(w, Tensor) or w.shape != latent.shape:
+                    what = f"the shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"the type {type(w).__name__}"
+                    why = f"its {name} has {what}, not that of the weights, {tuple(latent.shape)}"
+                    raise ParameterError("a frozen draw", why, "bnn.draw()")
+
     def _latents(self) -> Iterator[tuple[str, Latent]]:
         for key, latent in self.latents.items():
             assert isinstance(latent, Latent)
@@ -163,11 +199,11 @@ class BayesianModule(nn.Module):
         return next((draw for owner, draw in reversed(_FROZEN.get()) if owner == id(self)), None)
 
 
-def random_parts(net: object) -> list[BayesianModule]:
+def random_parts(net: object, asked: str = "the KL of") -> list[BayesianModule]:
     """Every Bayesian part, once: of a wrapper, of layers put together by hand, or the network itself."""
     parts = [m for m in net.modules() if isinstance(m, BayesianModule)] if isinstance(net, nn.Module) else []
     if not parts:
-        raise ParameterError(f"the KL of {type(net).__name__}", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
+        raise ParameterError(f"{asked} {type(net).__name__}", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
     return parts
 
 
@@ -223,58 +259,8 @@ def bayesian(
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
              "start_std": start_std, "pretrained": pretrained, "signs": signs}  # fmt: skip
     places = selected(net, select)
-    check_overrides(places, overrides or {}, OPTIONS)
-    chosen = [(place, _options({**given, **options_of(place, overrides or {})})) for place in places]
+    chosen = chosen_options(places, given, overrides)
     for place, options in chosen:
-        _check(place, options, forward)
-    _check_optimizers(places)
+        check(place, options, forward)
+    check_optimizers(places)
     return BayesianModule(net, chosen, forward)
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    """Strings stop here: objects from what the user typed."""
-    q, p = given["posterior"], given["prior"]
-    if not given["start_std"] > 0:
-        raise ParameterError(f"start_std={given['start_std']}", "it is not positive", "a number such as 0.05")
-    if given["signs"] not in ("", "keep", "positive"):
-        raise ParameterError(f"signs={given['signs']!r}", "there is no such choice", "'keep' or 'positive'")
-    q = posterior_of(q) if isinstance(q, str) else q
-    p = prior_of(p) if isinstance(p, str) else as_prior(p)
-    if not isinstance(q, Posterior):
-        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
-    return Options(
-        q, p, Estimator(given["kl_method"], given["n_mc_iter"]), given["start_std"], given["pretrained"], given["signs"]
-    )
-
-
-def _check(place: Place, options: Options, forward: str) -> None:
-    """Every refusal before any tensor is touched, with the name of the parameter."""
-    p = options.prior
-    try:
-        if options.pretrained and "loc" not in p.values:
-            raise MethodError(f"pretrained=True with prior {p.name!r}", "it has no loc to centre", "prior='normal'")
-        plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
-        plan.choose(options.estimator)
-        check_signs(place.name, place.parameter, options)
-        forwards.check(forward, options.posterior, place)
-    except McreparError as error:
-        raise type(error)(f"{place.name}: {error.asked}", error.why, error.instead) from None
-
-
-def _check_optimizers(places: list[Place]) -> None:
-    """Refuse to empty tensors that an optimizer goes on training."""
-    ours = {id(place.parameter): place.name for place in places}
-    kinds = {torch.optim.Optimizer}
-    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
-        kinds |= more
-    for item in gc.get_referrers(*kinds):  # an instance refers to its class
-        if type(item) not in kinds:
-            continue
-        for group in item.param_groups:
-            held = next((ours[id(p)] for p in group["params"] if id(p) in ours), None)
-            if held is not None:
-                raise ParameterError(
-                    "bayesian(net)",
-                    f"an optimizer that was built before holds {held}, which becomes random",
-                    "bayesian(net) first, then an optimizer of bnn.parameters()",
-                )

@@ -60,7 +60,7 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> None:
         raise ParameterError(
             f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
         )
-    write(Path(folder), *_described(bnn))
+    write(_path("save", folder), *_described(bnn))
 
 
 def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
@@ -70,7 +70,7 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
         folder: written by `save`; a file that is foreign, damaged or of another version is refused, no code is run.
         net: a plain network with the same names, shapes and dtypes; it is taken over, and left alone if refused.
     """
-    folder = Path(folder)
+    folder = _path("load", folder)
     if not isinstance(net, nn.Module):
         refuse(folder, f"a {type(net).__name__} is no network", "the network that was given to bayesian")
     if any(isinstance(module, BayesianModule) for module in net.modules()):
@@ -87,6 +87,12 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
             bnn = BayesianModule(net, chosen, config["forward"])
             _fill(bnn, config, tensors, shelf)
     return bnn
+
+
+def _path(what: str, folder: object) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise ParameterError(f"{what} with the folder {folder!r}", "it is not the name of a folder", "a path")
+    return Path(folder)
 
 
 @contextlib.contextmanager
@@ -138,7 +144,8 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
         "random": [
             {
                 "names": list(bnn.names[key]),
-                **_aspects(latent.whole(latent.log_scale)),
+                "shape": list(latent.shape),
+                "dtype": _dtype(latent.log_scale),
                 "posterior": list(posteriors).index(id(latent.options.posterior)),
                 "prior": list(priors).index(id(latent.options.prior)),
                 **describe_options(latent.options),
@@ -203,7 +210,11 @@ def _check_net(folder: Path, config: Mapping[str, Json], net: nn.Module) -> None
 
 
 def _aspects(tensor: Tensor) -> dict[str, Json]:
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+    return {"shape": list(tensor.shape), "dtype": _dtype(tensor)}
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

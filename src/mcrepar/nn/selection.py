@@ -67,7 +67,10 @@ def selected(net: nn.Module, select: Select) -> list[Place]:
     elif callable(select):
         chosen = [p for p in free if any(select(name, p.parameter) for name in p.names)]
     else:
-        patterns = [select] if isinstance(select, str) else list(select)
+        patterns: Any = [select] if isinstance(select, str) else select
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            wrong = f"bayesian(net, select={select!r})"
+            raise ParameterError(wrong, "it is neither a function nor patterns", f"names such as {_some(every)}")
         for pattern in patterns:
             if not any(_matches(pattern, p) for p in every):
                 raise _unknown("select", pattern, every)
@@ -89,8 +92,11 @@ def options_of(place: Place, overrides: Overrides) -> dict[str, Any]:
     return out
 
 
-def check_overrides(chosen: Sequence[Place], overrides: Overrides, known: Sequence[str]) -> None:
+def check_overrides(chosen: Sequence[Place], overrides: Any, known: Sequence[str]) -> None:
     """Refuse an override that applies to nothing or has an unknown option."""
+    if not isinstance(overrides, Mapping) or not all(isinstance(options, Mapping) for options in overrides.values()):
+        wrong = "bayesian(net, overrides=...)"
+        raise ParameterError(wrong, "it is not a dict of dicts", '{"head.*": {"prior": "laplace"}}')
     for key, options in overrides.items():
         if not any(_applies(key, place) for place in chosen):
             raise _unknown("overrides", key if isinstance(key, str) else _title(key), chosen)

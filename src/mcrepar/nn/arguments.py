@@ -1,0 +1,98 @@
+"""What `bayesian` was asked, as objects, with every refusal before a tensor is touched."""
+
+from __future__ import annotations
+
+import gc
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mcrepar.errors import McreparError, MethodError, ParameterError
+from mcrepar.families.foreign import as_prior
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.posteriors import posterior as posterior_of
+from mcrepar.families.priors import prior as prior_of
+from mcrepar.kl.checks import check_objects
+from mcrepar.kl.estimator import Estimator
+from mcrepar.kl.plan import plan_pair
+from mcrepar.nn import forward as forwards
+from mcrepar.nn.latent import Options, check_signs, without_row
+from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of
+
+
+def chosen_options(
+    places: Sequence[Place], given: Mapping[str, Any], overrides: Overrides | None
+) -> list[tuple[Place, Options]]:
+    """Every selected parameter with its options: those that were given, and the overrides that apply to it."""
+    check_overrides(places, overrides or {}, list(given))
+    return [(place, _options({**given, **options_of(place, overrides or {})})) for place in places]
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    """Strings stop here: objects from what the user typed."""
+    q, p, std = given["posterior"], given["prior"], given["start_std"]
+    if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 0 < float(std) < math.inf:
+        raise ParameterError(f"start_std={std!r}", "it is not a positive number", "a number such as 0.05")
+    if not isinstance(given["pretrained"], bool):
+        raise ParameterError(f"pretrained={given['pretrained']!r}", "it is not yes or no", "True or False")
+    if given["signs"] not in ("", "keep", "positive"):
+        raise ParameterError(f"signs={given['signs']!r}", "there is no such choice", "'keep' or 'positive'")
+    q = posterior_of(q) if isinstance(q, str) else q
+    p = prior_of(p) if isinstance(p, str) else as_prior(p)
+    if not isinstance(q, Posterior):
+        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    estimator = Estimator(given["kl_method"], given["n_mc_iter"])
+    return Options(q, p, estimator, float(std), given["pretrained"], given["signs"])
+
+
+def check(place: Place, options: Options, forward: str) -> None:
+    """Refuse families, a prior's tensors or a forward that do not suit a parameter, with its name."""
+    p, free = options.prior, without_row(place.parameter.detach(), place.held)
+    try:
+        if options.pretrained and "loc" not in p.values:
+            raise MethodError(f"pretrained=True with prior {p.name!r}", "it has no loc to centre", "prior='normal'")
+        plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
+        plan.choose(options.estimator)
+        check_signs(place.name, place.parameter, options)
+        learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
+        q = options.posterior.bind(validate=False, log_scale=free, **learned)
+        check_objects(q, p.sketch().filled(**({"loc": free} if options.pretrained else {})), None)
+        forwards.check(forward, options.posterior, place)
+    except McreparError as error:
+        raise type(error)(f"{place.name}: {error.asked}", error.why, error.instead) from None
+
+
+def check_counts(asked: str, least: int, **counts: object) -> None:
+    """Refuse what is no whole number of at least 0 or 1."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < least:
+            why = f"it is no {'positive ' * least}whole number"
+            raise ParameterError(f"{asked}(..., {name}={count!r})", why, f"{name}=100")
+
+
+def check_generator(generator: object) -> None:
+    """Refuse what draws nothing."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ParameterError(f"generator={generator!r}", "it draws nothing", "torch.Generator().manual_seed(0)")
+
+
+def check_optimizers(places: Sequence[Place]) -> None:
+    """Refuse to empty tensors that an optimizer goes on training."""
+    ours = {id(place.parameter): place.name for place in places}
+    kinds = {torch.optim.Optimizer}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    for item in gc.get_referrers(*kinds):  # an instance refers to its class
+        if type(item) not in kinds:
+            continue
+        for group in item.param_groups:
+            held = next((ours[id(p)] for p in group["params"] if id(p) in ours), None)
+            if held is not None:
+                raise ParameterError(
+                    "bayesian(net)",
+                    f"an optimizer that was built before holds {held}, which becomes random",
+                    "bayesian(net) first, then an optimizer of bnn.parameters()",
+                )

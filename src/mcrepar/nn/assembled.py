@@ -1,0 +1,121 @@
+"""Networks of any kind with Bayesian parts: one draw of all of them, with norm statistics of its own.
+
+A network that was made by `bayesian` is one such part. Of an ordinary network that is put together by hand, with layers
+of `mcrepar.nn` among others, `calibrate` keeps a batch for all of its norm layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mcrepar.nn.calibration import Calibration
+from mcrepar.nn.emptied import Lock
+from mcrepar.nn.module import BayesianModule, Draw, random_parts
+
+KEPT = "_mcrepar_statistics"  # among the attributes of an ordinary network, where it is copied but is no part of it
+
+
+def calibrate(net: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    """Keep a batch of training data, on which norm layers recompute their statistics for every draw of a prediction.
+
+    For a network made by `bayesian` this is `bnn.calibrate(...)`. An ordinary network with Bayesian layers has it in
+    deep copies and pickles, not in its state_dict.
+
+    Args:
+        net: a network with Bayesian parts; it is returned.
+        args: of its forward.
+        kwargs: of its forward.
+
+    >>> import mcrepar
+    >>> net = nn.Sequential(mcrepar.nn.Linear(3, 4), nn.BatchNorm1d(4), mcrepar.nn.Linear(4, 1))
+    >>> net = mcrepar.nn.calibrate(net, torch.randn(32, 3))
+    >>> mcrepar.predict(net, torch.zeros(5, 3), draws=2).mean.shape
+    torch.Size([5, 1])
+    """
+    random_parts(net, "the calibration of")
+    if isinstance(net, BayesianModule):
+        return net.calibrate(*args, **kwargs)
+    _statistics(net).calibration.keep(args, kwargs)
+    return net
+
+
+@contextlib.contextmanager
+def one_draw(net: nn.Module, generator: torch.Generator | None = None) -> Iterator[Callable[..., Any]]:
+    """A context with a function that runs a network on one draw of all of its weights and their norm statistics."""
+    if isinstance(net, BayesianModule):
+        yield partial(net.run, net.complete(net.draw(generator)))
+        return
+    statistics = _statistics(net)
+    with _held(statistics.draw(net, generator)):
+        found = statistics.measured(net)
+        yield (lambda *args, **kwargs: statistics.run(net, found, args, kwargs)) if found else net
+
+
+def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
+    """An ordinary network that holds one draw of all weights, with norm statistics of its own."""
+    if isinstance(net, BayesianModule):
+        return net.to_module(net.draw(generator))
+    twin = copy.deepcopy(net)
+    statistics = _statistics(twin)
+    draws = statistics.draw(twin, generator)
+    with _held(draws):
+        found = statistics.measured(twin)
+    for name, statistic in found.items():
+        path, _, last = name.rpartition(".")
+        twin.get_submodule(path)._buffers[last] = statistic
+    plain = {part: part.plain(draw) for part, draw in draws.items()}
+    for name, module in list(twin.named_modules(remove_duplicate=False)):
+        if isinstance(module, BayesianModule):
+            path, _, last = name.rpartition(".")
+            twin.get_submodule(path)._modules[last] = plain[module]
+    del vars(twin)[KEPT]
+    return twin
+
+
+@contextlib.contextmanager
+def _held(draws: Mapping[BayesianModule, Draw]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for part, draw in draws.items():
+            stack.enter_context(part.holding(draw))
+        yield
+
+
+class _Statistics:
+    """The norm layers of an ordinary network with Bayesian parts, and the batch that they are measured on."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.calibration, self.lock = Calibration(net, "mcrepar.nn.calibrate(net, x)"), Lock()
+        inside = tuple(f"{name}." for name, module in net.named_modules() if isinstance(module, BayesianModule))
+        self.calibration.warned = all(name.startswith(inside) for name in self.calibration.layers)  # these warn alone
+
+    def draw(self, net: nn.Module, generator: torch.Generator | None) -> dict[BayesianModule, Draw]:
+        """A draw of every part, with statistics on the part's own batch where the network has none."""
+        draws: dict[BayesianModule, Draw] = {part: part.draw(generator) for part in random_parts(net)}
+        if self.calibration.kept is None:
+            draws = {part: part.complete(draw) for part, draw in draws.items()}
+        return draws
+
+    def measured(self, net: nn.Module) -> dict[str, Tensor]:
+        """The statistics of the weights that are held; nothing without a batch."""
+        reference = next(net.parameters())
+        self.calibration.to(reference.device, reference.dtype)  # it is no part of the network, and was not moved
+        with self.lock:
+            return self.calibration.statistics(net, lambda fresh, args, kwargs: self.run(net, fresh, args, kwargs))
+
+    def run(self, net: nn.Module, statistics: Mapping[str, Tensor], args: Any, kwargs: Any) -> Any:
+        """The network's output with these statistics."""
+        with self.lock:  # for the network's buffers are swapped
+            return functional_call(net, dict(statistics), args, kwargs, tie_weights=False)
+
+
+def _statistics(net: nn.Module) -> _Statistics:
+    found: _Statistics = vars(net).get(KEPT) or vars(net).setdefault(KEPT, _Statistics(net))
+    return found

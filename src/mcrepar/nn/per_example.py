@@ -1,0 +1,138 @@
+"""An own draw of all weights for every datum: by vmap where it works, by a loop where not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from mcrepar.errors import MethodError
+from mcrepar.nn.recompute import running
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule, Draw
+
+
+def per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The network's output, its data, in dimension 0 of the arguments, having a draw each."""
+    data = _Data.of(args, kwargs)
+    draws = [bnn.draw() for _ in range(data.size)]
+    out = _by_vmap(bnn, data, draws) if _vmaps(bnn) else None
+    return _joined(bnn, data, draws[0], _by_loop(bnn, data, draws) if out is None else out)
+
+
+def _by_vmap(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -> Any:
+    """Outputs of single data, (data, ...); None where an operation has no batching rule."""
+    stacked = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
+    dims = (0, *(0 if is_batch else None for is_batch in data.batched))
+
+    def one(weights: Draw, *leaves: Any) -> Any:
+        parts = zip(leaves, data.batched, strict=True)
+        inside, named = data.arguments([p.unsqueeze(0) if is_batch else p for p, is_batch in parts])
+        return bnn.swapped(weights, inside, named)
+
+    # a checkpointed region is run by the loop too: inside vmap it could not keep its weights
+    with bnn._lock, contextlib.suppress(RuntimeError, ValueError), running(None):
+        return vmap(one, in_dims=dims, randomness="different")(stacked, *data.leaves)
+    return None
+
+
+def _by_loop(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -> Any:
+    """The same, one forward after the other."""
+    rows = []
+    for k, draw in enumerate(draws):
+        args, kwargs = data.rows(slice(k, k + 1))
+        rows.append(bnn.run(draw, *args, **kwargs))
+    first, spec = pytree.tree_flatten(rows[0])
+    columns = zip(*(pytree.tree_leaves(row) for row in rows), strict=True)
+    leaves = [torch.stack(c) if isinstance(c[0], Tensor) else one for c, one in zip(columns, first, strict=True)]
+    return pytree.tree_unflatten(leaves, spec)
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """The arguments of a forward as leaves, of which some hold the data.
+
+    Args:
+        leaves: all arguments.
+        spec: of their tree.
+        batched: which of them have the data in dimension 0.
+        size: the number of data.
+    """
+
+    leaves: list[Any]
+    spec: Any
+    batched: list[bool]
+    size: int
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Data:
+        """The arguments, the first tensor of which says how many data there are."""
+        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
+        if not tensors:
+            raise MethodError("forward='per_example'", "no argument has a batch", "a tensor as an argument")
+        size = len(tensors[0])
+        return cls(leaves, spec, [isinstance(t, Tensor) and t.dim() > 0 and len(t) == size for t in leaves], size)
+
+    def arguments(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of the same form."""
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return args, kwargs
+
+    def rows(self, which: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of some data."""
+        return self.arguments([t[which] if b else t for t, b in zip(self.leaves, self.batched, strict=True)])
+
+
+def _joined(bnn: BayesianModule, data: _Data, draw: Draw, out: Any) -> Any:
+    """Outputs of single data, (data, ...), put together where the network has its data: often in dimension 0."""
+    leaves, spec = pytree.tree_flatten(out)
+    recurrent = any(isinstance(m, nn.RNNBase) for m in bnn.net.modules())  # their last states have it in dimension 1
+    device = next(bnn.parameters()).device.type
+    if recurrent or torch.is_autocast_enabled(device):  # which vmap follows for some operations only
+        pairs = pytree.tree_leaves(_of_two(bnn, data, draw))
+    else:
+        pairs = [None] * len(leaves)
+    return pytree.tree_unflatten([_join(t, two) for t, two in zip(leaves, pairs, strict=True)], spec)
+
+
+def _of_two(bnn: BayesianModule, data: _Data, draw: Draw) -> Any:
+    """The network's output for two equal data, which tells dimensions and dtypes; its buffers stay as they are."""
+    args, kwargs = data.rows([0, 0])
+    buffers = {name: buffer.clone() for name, buffer in bnn.net.named_buffers()}
+    with torch.no_grad():
+        return bnn.run({**buffers, **draw}, *args, **kwargs)
+
+
+def _join(rows: Any, two: Any) -> Any:
+    """(data, ..., 1, ...) -> (..., data, ...)."""
+    if not isinstance(rows, Tensor):
+        return rows
+    one = list(rows.shape[1:])
+    if isinstance(two, Tensor):
+        places = [k for k, (a, b) in enumerate(zip(one, two.shape, strict=True)) if (a, b) == (1, 2)]
+        rows = rows.to(two.dtype)
+    else:
+        places = [0] if one[:1] == [1] else [k for k, length in enumerate(one) if length == 1]
+    if len(places) != 1:
+        why = f"the network's output for one datum, of shape {tuple(one)}, does not tell where the data are"
+        raise MethodError("forward='per_example'", why, "outputs with the data in dimension 0")
+    return rows.squeeze(places[0] + 1).movedim(0, places[0])
+
+
+def _vmaps(bnn: BayesianModule) -> bool:
+    """Recurrent layers, norm layers in training and attention in eval (its fast path) have no batching rule."""
+    norm, attention = nn.modules.batchnorm._BatchNorm, nn.MultiheadAttention
+    return not any(
+        isinstance(m, nn.RNNBase)
+        or (isinstance(m, norm) and m.training)
+        or (isinstance(m, attention) and not m.training)
+        for m in bnn.net.modules()
+    )

@@ -1,0 +1,83 @@
+"""What bayesian is asked: every refusal has its three parts and leaves the network alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.distributions as td
+from torch import nn
+
+from mcrepar import ParameterError, bayesian, kl, prior
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Embedding(5, 2, padding_idx=0))
+
+
+WRONG = {
+    "start_std of a word": ({"start_std": "small"}, "start_std='small': it is not a positive number"),
+    "start_std of 0": ({"start_std": 0.0}, "start_std=0.0: it is not a positive number"),
+    "infinite start_std": ({"start_std": math.inf}, "start_std=inf"),
+    "start_std of NaN": ({"start_std": math.nan}, "start_std=nan"),
+    "start_std of True": ({"start_std": True}, "start_std=True"),
+    "start_std of a tensor": ({"start_std": torch.tensor(0.1)}, "start_std=tensor"),
+    "start_std of a part": ({"overrides": {"0": {"start_std": -1}}}, "start_std=-1"),
+    "pretrained of a word": ({"pretrained": "yes"}, "pretrained='yes': it is not yes or no; use True or False"),
+    "pretrained of None": ({"pretrained": None}, "pretrained=None"),
+    "select of a number": ({"select": 3}, "select=3.*neither a function nor patterns; use names such as '0.weight'"),
+    "select of numbers": ({"select": [0, 2]}, "neither a function nor patterns"),
+    "overrides of a list": ({"overrides": ["0"]}, "it is not a dict of dicts"),
+    "overrides of a word": ({"overrides": {"0": "laplace"}}, "it is not a dict of dicts"),
+    "a wide prior": (
+        {"select": "0.weight", "prior": prior("normal", scale=torch.ones(4, 3))},
+        r"0.weight: KL\(radial \|\| normal\) with the prior's scale: its shape \(4, 3\) does not broadcast .* \(3, 4\)",
+    ),
+    "a prior for one of two": ({"prior": prior("normal", loc=torch.zeros(3, 4))}, r"0.bias: .*\(3, 4\) .* \(3,\)"),
+    "a prior of a part": (
+        {"overrides": {"0.bias": {"prior": prior("laplace", scale=torch.ones(4))}}},
+        r"0.bias: KL\(radial \|\| laplace\)",
+    ),
+    "a foreign prior": (
+        {"select": "0.weight", "prior": td.Gumbel(torch.zeros(4, 3), torch.ones(4, 3))},
+        r"0.weight: .* the prior has shape \(4, 3\), the weights \(3, 4\)",
+    ),
+    "a double prior": (
+        {"select": "0.weight", "prior": prior("normal", scale=torch.ones(3, 4).double())},
+        "it is torch.float64, the weights torch.float32; use one dtype",
+    ),
+    "a prior that was changed": (
+        {"select": "0.weight", "prior": prior("normal").filled(scale=torch.tensor(-1.0))},
+        "scale must be positive and finite, but is -1",
+    ),
+    "a prior of the padding too": (
+        {"select": "2.weight", "prior": prior("normal", loc=torch.zeros(5, 2))},
+        r"2.weight: .*\(5, 2\) does not broadcast to the weights' \(4, 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("ask", WRONG.values(), ids=list(WRONG))
+def test_refused(ask):
+    options, words = ask
+    net = network()
+    weights = list(net.parameters())
+    with pytest.raises(ParameterError, match=words) as found:
+        bayesian(net, **options)
+    assert all((found.value.asked, found.value.why, found.value.instead))
+    assert all(a is b for a, b in zip(net.parameters(), weights, strict=True))
+
+
+def test_what_fits_is_accepted():
+    torch.manual_seed(0)
+    for fitting in (
+        {"select": "0.weight", "prior": prior("normal", loc=torch.zeros(3, 1), scale=torch.ones(4))},
+        {"select": "2.weight", "prior": prior("normal", loc=torch.zeros(4, 2))},
+        {"select": "0.weight", "prior": td.Gumbel(torch.zeros(3, 4), torch.ones(3, 4))},
+        {"prior": prior("normal", scale=torch.tensor(0.5, dtype=torch.float64))},
+        {"prior": prior("normal", loc="tied", scale="learned"), "start_std": np.float32(0.1)},
+        {"prior": prior("normal", scale="optimal"), "pretrained": True, "start_std": 1},
+    ):
+        assert kl(bayesian(network(), **fitting)) > 0

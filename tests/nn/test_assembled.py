@@ -1,0 +1,120 @@
+"""An ordinary network of Bayesian layers has norm statistics of its own for every draw (float64)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar import ParameterError, bayesian, predict
+from mcrepar.nn import calibrate
+
+
+def randn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+X, BATCH = randn(5, 4), 2 + 3 * randn(32, 4, seed=2)
+
+
+def by_hand() -> nn.Sequential:
+    torch.manual_seed(0)
+    first, second = mcrepar.nn.Linear(4, 6, start_std=1.0), mcrepar.nn.Linear(6, 2, start_std=1.0)
+    return nn.Sequential(first, nn.BatchNorm1d(6), nn.Dropout(0.5), second).double()
+
+
+def nested() -> nn.Sequential:
+    """The norm is inside a Bayesian part."""
+    torch.manual_seed(0)
+    part = bayesian(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), start_std=1.0)
+    return nn.Sequential(part, nn.Tanh(), mcrepar.nn.Linear(6, 2, start_std=1.0)).double()
+
+
+def expected(net: nn.Sequential, draws: int) -> Tensor:
+    """Every draw by hand: its parts frozen, its norm fed with the kept batch alone, then predicting."""
+    generator, outs = seeded(3), []
+    for _ in range(draws):
+        weights = [part.to_module(part.draw(generator)) for part in net if isinstance(part, mcrepar.BayesianModule)]
+        parts = iter(weights)
+        plain = nn.Sequential(
+            *(next(parts) if isinstance(m, mcrepar.BayesianModule) else copy.deepcopy(m) for m in net)
+        )
+        plain.eval()
+        norm = next(m for m in plain.modules() if isinstance(m, nn.BatchNorm1d))
+        norm.train()
+        norm.momentum = 1.0
+        with torch.no_grad():
+            plain(BATCH)
+            outs.append(plain.eval()(X))
+    return torch.stack(outs)
+
+
+@pytest.mark.parametrize("build", [by_hand, nested])
+def test_every_draw_has_statistics_of_its_own(build):
+    net = calibrate(build(), BATCH)
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = predict(net, X, draws=3, batch_size=2, generator=seeded(3)).samples
+    torch.testing.assert_close(got, expected(net, 3))
+    assert net.training
+    assert net.state_dict().keys() == state.keys()  # the batch is no part of the network
+    assert all(torch.equal(t, state[name]) for name, t in net.state_dict().items())
+
+
+def test_a_converted_network_has_its_method():
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).double())
+    assert calibrate(bnn, BATCH) is bnn
+    assert torch.equal(bnn.calibration.kept[0][0], BATCH)
+
+
+def test_without_a_batch_it_warns_once():
+    net = by_hand()
+    with pytest.warns(UserWarning, match=r"BatchNorm.*mcrepar\.nn\.calibrate\(net, x\)") as seen:
+        predict(net, X, draws=3)
+    assert len(seen) == 1
+    part = nested()
+    with pytest.warns(UserWarning, match=r"bnn\.calibrate\(x\)") as seen:  # the part that has the norm
+        predict(part, X, draws=3)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(net, X, draws=2)
+        part[0].calibrate(BATCH)  # a batch of its own serves too
+        predict(part, X, draws=2)
+
+
+def test_the_batch_is_copied_and_moved_with_the_network():
+    net = calibrate(by_hand(), BATCH)
+    wanted = predict(net, X, draws=2, generator=seeded(4)).samples
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
+        assert torch.equal(predict(twin, X, draws=2, generator=seeded(4)).samples, wanted)
+    assert predict(net.float(), X.float(), draws=2).mean.dtype == torch.float32
+
+
+def test_threads_do_not_disturb_each_other():
+    net = calibrate(by_hand(), BATCH)
+    wanted = [predict(net, X, draws=10, generator=seeded(k)).samples for k in range(3)]
+    got: dict[int, Tensor] = {}
+
+    def work(k: int) -> None:
+        got[k] = predict(net, X, draws=10, generator=seeded(k)).samples
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(got[k], wanted[k]) for k in range(3))
+
+
+def test_nothing_bayesian_is_refused():
+    with pytest.raises(ParameterError, match="the calibration of Sequential: nothing in it is Bayesian"):
+        calibrate(nn.Sequential(nn.BatchNorm1d(4)), BATCH)

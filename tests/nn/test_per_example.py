@@ -1,0 +1,102 @@
+"""An own draw for every datum: outputs are joined where the network has its data, in its dtype."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from mcrepar import MethodError, bayesian
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(1), dtype=torch.float64)
+
+
+class Transposed(nn.Module):
+    """Its data are in the dimensions 1 and 2 of its outputs; a word and None are returned too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        out = self.layer(x)
+        return {"rows": out.T, "pair": out.T.unsqueeze(0).expand(2, 3, len(x)), "word": "a", "none": None}
+
+
+NETWORKS = {
+    "transposed": (Transposed, (5, 4)),
+    "one layer": (lambda: nn.LSTM(4, 3, batch_first=True), (5, 6, 4)),
+    "layers": (lambda: nn.GRU(4, 3, 2, bidirectional=True, batch_first=True), (5, 6, 4)),
+    "one datum": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 6, 4)),
+    "layers as data": (lambda: nn.LSTM(4, 3, 2, batch_first=True), (2, 6, 4)),
+}
+
+
+@pytest.mark.parametrize("build", NETWORKS.values(), ids=list(NETWORKS))
+def test_outputs_are_joined_where_the_data_are(build):
+    torch.manual_seed(0)
+    net, x = build[0]().double(), randn(*build[1])
+    wanted = pytree.tree_leaves(net(x))
+    got = pytree.tree_leaves(bayesian(net, start_std=1e-12, forward="per_example")(x))
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b) if isinstance(a, Tensor) else None
+        assert type(a) is type(b)
+
+
+class Counting(nn.Module):
+    """A norm and a count: what the shapes are found out with must not be counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.norm = nn.GRU(4, 3, batch_first=True), nn.BatchNorm1d(3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.norm(self.rnn(x)[0].transpose(1, 2))
+
+
+def test_buffers_count_the_data_only():
+    bnn = bayesian(Counting().double(), forward="per_example").train()
+    bnn(randn(3, 6, 4)).sum().backward()
+    assert bnn.net.calls == bnn.net.norm.num_batches_tracked == 3
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), (5, 4)),
+        (nn.Conv2d(2, 3, 2), (5, 2, 4, 4)),
+        (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), (5, 4)),
+    ],
+)
+def test_the_dtype_under_autocast_is_that_of_the_network(net, shape):
+    x, bnn = torch.ones(shape), bayesian(copy.deepcopy(net), forward="per_example")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = bnn(x)
+        assert out.dtype == net(x).dtype
+    out.float().sum().backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in bnn.parameters())
+
+
+class Sum(nn.Module):
+    def __init__(self, dims: Any) -> None:
+        super().__init__()
+        self.layer, self.dims = nn.Linear(4, 3), dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).sum(self.dims)
+
+
+@pytest.mark.parametrize("dims", [(0, 1), 0], ids=["a number", "a sum over the data"])
+def test_outputs_without_data_are_refused(dims):
+    bnn = bayesian(Sum(dims), forward="per_example")
+    with pytest.raises(MethodError, match=r"for one datum, of shape .*, does not tell where the data are; use outputs"):
+        bnn(torch.ones(5, 4))
