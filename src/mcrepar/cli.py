@@ -18,7 +18,17 @@ from mcrepar.training.stops import Diverged, Stopped
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
-_EXTRAS = {"jsonargparse": "train", "yaml": "train", "safetensors": "train", "matplotlib": "plot", "networkx": "plot"}
+_EXTRAS = {
+    "jinja2": "train",
+    "jsonargparse": "train",
+    "matplotlib": "plot",
+    "networkx": "plot",
+    "nibabel": "medical",
+    "plotly": "app",
+    "safetensors": "train",
+    "shiny": "app",
+    "yaml": "train",
+}
 _FORMATS = ("text", "md", "json")
 _PICTURES = (".svg", ".png", ".pdf")
 _TRAIN = "mcrepar train [--recipe NAME | --config FILE] [--data NAME] [--model NAME] [--out FOLDER] [--resume] [...]"
@@ -232,6 +242,18 @@ def _reproduce(arguments: Namespace) -> None:
     reproduce(Request(arguments.name, arguments.scale, Path(arguments.out), root, arguments.seed))
 
 
+def _app_arguments(parser: ArgumentParser) -> None:
+    from mcrepar.app.command import app_arguments
+
+    app_arguments(parser)
+
+
+def _app(arguments: Namespace) -> None:
+    from mcrepar.app.command import run_app
+
+    run_app(arguments)
+
+
 @dataclass(frozen=True)
 class _Command:
     arguments: Callable[[ArgumentParser], None]
@@ -247,4 +269,5 @@ _COMMANDS = {
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),
     "graph": _Command(_graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"),
     "reproduce": _Command(_reproduce_arguments, _reproduce, "measure a figure or a table of the paper, and judge it"),
+    "app": _Command(_app_arguments, _app, "explore estimates, pairs, graphs, memory and runs in the browser"),
 }
