@@ -1,0 +1,160 @@
+"""Training curves, and how much they differ between seeds, for several numbers of Monte Carlo iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mcrepar.experiments.experiment import Experiment, Finding, Results, Row, markdown
+from mcrepar.experiments.panels import panels
+from mcrepar.experiments.replicated import (
+    EXACT,
+    IMAGES,
+    Settings,
+    Spread,
+    Study,
+    check,
+    difference,
+    groups,
+    higher,
+    larger,
+    measure,
+    over,
+    parts,
+    ratio_text,
+    spread,
+)
+from mcrepar.plots.style import legend, names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW, MANY = "M = 1", "M = 100"
+
+
+def curve(rows: list[Row], column: str) -> list[Spread]:
+    """A column of the log over replications, epoch by epoch."""
+    return [spread(list(values)) for values in zip(*(row["curves"][column] for row in rows), strict=True)]
+
+
+def beta_of(study: Study) -> float:
+    """The weight of the KL at the end."""
+    return float(study.training.options.get("beta", 1.0))
+
+
+def judge(results: Results) -> list[Finding]:
+    """Faster and better with larger M? and less spread out?"""
+    found = []
+    for study in results.settings.studies:
+        rows, where = groups(results, study.name), f"{study.training.model}, beta {beta_of(study):g}"
+        few, many = (over(rows[label], lambda row: row["scores"]["accuracy"]) for label in (FEW, MANY))
+        gain = difference(many, few)
+        found.append(
+            Finding(
+                f"More iterations end with a higher accuracy ({where}).",
+                f"test accuracy {few.percent()} with M = 1, {many.percent()} with M = 100, difference {gain}",
+                higher([gain]),
+            )
+        )
+        areas = [over(rows[label], lambda row: sum(row["curves"]["nll"]) / len(row["curves"]["nll"]))
+                 for label in (FEW, MANY)]  # fmt: skip
+        faster = difference(areas[0], areas[1])
+        found.append(
+            Finding(
+                f"More iterations converge faster ({where}).",
+                f"mean training nll over all epochs {_text(areas[0])} with M = 1, {_text(areas[1])} with M = 100",
+                higher([faster]),
+            )
+        )
+        ratio, spreads = larger(*(over(rows[label], lambda row: row["curves"]["nll"][-1]) for label in (FEW, MANY)))
+        found.append(
+            Finding(
+                f"With M = 1 the end of training varies more between seeds ({where}).",
+                f"last training nll: {ratio_text(ratio, study.replications)}",
+                spreads,
+            )
+        )
+    return found
+
+
+def _text(s: Spread) -> str:
+    if s.mean is None:
+        return "not known"
+    digits = 4 if abs(s.mean) < 100 else 0
+    return f"{s.mean:,.{digits}f}" + ("" if s.deviation is None else f" ± {s.deviation:,.{digits}f}")
+
+
+def draw(results: Results) -> Figure:
+    """The mean curve of each M in a band of one deviation."""
+    studies = results.settings.studies
+    heads = [(f"beta {beta_of(s):g}: {what}", "epoch", "") for s in studies for what in ("training nll", "KL in nats")]
+    figure, grid = panels(heads, (4.2 * len(heads), 4.0))
+    colours = names(list(groups(results, studies[0].name)))  # of all M, the same in every panel
+    for k, study in enumerate(studies):
+        found = groups(results, study.name)
+        for label, colour in (pair for pair in colours if pair[0] in found):
+            for axes, column in zip(grid[2 * k : 2 * k + 2], ("nll", "kl"), strict=True):
+                line = curve(found[label], column)
+                mean = [s.mean or 0.0 for s in line]
+                width = [s.deviation or 0.0 for s in line]
+                epochs = range(1, len(line) + 1)
+                axes.plot(epochs, mean, "o-" if label == EXACT else "-", color=colour, markersize=3, label=label)
+                low, high = ([m + sign * w for m, w in zip(mean, width, strict=True)] for sign in (-1, 1))
+                axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
+    for k, axes in enumerate(grid):
+        axes.set_yscale("linear" if k % 2 else "log")
+        legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
+    return figure
+
+
+def tell(results: Results) -> str:
+    """The last epoch and the test."""
+    rows = []
+    for study in results.settings.studies:
+        for label, found in groups(results, study.name).items():
+            if found:
+                last = [_text(curve(found, column)[-1]) for column in ("nll", "kl")]
+                rows.append([study.name, f"{beta_of(study):g}", label, len(found), *last,
+                             over(found, lambda row: row["scores"]["accuracy"]).percent()])  # fmt: skip
+    header = ["training", "beta", "M", "runs that ended", "nll, last epoch", "KL, last epoch", "test accuracy, %"]
+    return markdown(header, rows)
+
+
+def _whole(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, "beta": 1.0}
+
+
+def _settings(scale: str, name: str, replications: int) -> Settings:
+    tempered = IMAGES[scale]
+    whole = replace(tempered, options=_whole(tempered.options))
+    return Settings(
+        (
+            Study(name, tempered, (1, 17, 100, None), replications),
+            Study(f"{name}-whole", whole, (1, 100), replications),
+        )
+    )
+
+
+EXPERIMENT = Experiment(
+    title="Training curves against the number of iterations",
+    where="section 1",
+    claim="More Monte Carlo iterations make the variance of the estimated KL smaller, and so improve the convergence "
+    "of training and the final accuracy.",
+    method="The trainings of fig8-left (the same runs: they are computed once), with their curves, and beside them the "
+    "same with the whole KL (beta 1), where its noise weighs most. Radial weights, true draws, M by `stats`; bands are "
+    "one deviation over seeds. At the cpu scale: ResNet-20, CIFAR-10, 8 epochs, batches of 128, annealed KL, a learned "
+    "prior scale for each tensor, three replications. At the tiny scale: scikit-learn's digits.",
+    version=1,
+    settings={
+        "tiny": _settings("tiny", "digits", 2),
+        "cpu": _settings("cpu", "resnet20", 3),
+        "paper": Settings((Study("preact_resnet50", IMAGES["paper"], (1, 17, 100, None), 5),)),
+    },
+    parts=parts,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    tell=tell,
+    check=check,
+)

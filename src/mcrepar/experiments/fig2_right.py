@@ -1,0 +1,323 @@
+"""Figure 2, right: the largest number of Monte Carlo iterations that fits into a memory, per network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from mcrepar.experiments.experiment import Bench, Experiment, Finding, Part, Results, Row, markdown
+from mcrepar.experiments.panels import panels
+from mcrepar.experiments.training_step import TrainingStep, looped_kl
+from mcrepar.families.posteriors import posterior
+from mcrepar.families.priors import prior
+from mcrepar.kl.graph import saved_bytes
+from mcrepar.plots.style import legend, light
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = {"densenet121": 89, "preact_resnet50": 17, "vgg16": 5}  # iterations in 11 GB at batch 32
+LOOPS = {"exact": "entropy exact", "mc": "log q sampled too"}
+GIB = 2**30
+MANY = 10**6  # draws of ours
+PROBE = 4  # draws with which a step is measured: at fewer, the network's own backward may be what needs most
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One scale of the experiment.
+
+    Args:
+        networks: whose largest M is predicted.
+        memory: the budget of the prediction, in bytes.
+        batch: of the images.
+        probes: the two batches from which the memory of any batch follows.
+        runs: networks that are really run at the predicted M and one above.
+        small: the budget of those runs.
+        volume: the network for volumes, and the sides of its data.
+        volume_probes: the same as `probes`, for volumes.
+        volume_width: channels of that network's first block; the paper's has 16.
+    """
+
+    networks: tuple[str, ...]
+    memory: int
+    batch: int
+    probes: tuple[int, int]
+    runs: tuple[str, ...]
+    small: int
+    volume: tuple[int, int, int]
+    volume_probes: tuple[int, int] = (2, 3)
+    volume_width: int = 16
+
+
+def parts(settings: Settings) -> list[Part]:
+    """What a draw keeps per weight; the memory of a step of every network; real runs; volumes."""
+    found = [Part("draw", {"kind": "draw"})]
+    found += [Part(f"network-{name}", {"kind": "network", "network": name}) for name in settings.networks]
+    found += [Part(f"run-{name}", {"kind": "run", "network": name}) for name in settings.runs]
+    return [*found, Part("volumes", {"kind": "volumes", "network": "unet3d_encoder"})]
+
+
+def measure(part: Part, bench: Bench) -> Row:
+    """Bytes."""
+    torch.manual_seed(bench.seed)
+    kinds: dict[str, Callable[[Part, Settings], Row]] = {
+        "draw": _draw, "network": _network, "run": _run, "volumes": _volumes,
+    }  # fmt: skip
+    return kinds[part.given["kind"]](part, bench.settings)
+
+
+def _draw(part: Part, settings: Settings) -> Row:
+    return {f"per_draw_{entropy}": bytes_per_draw(entropy) for entropy in LOOPS}
+
+
+def bytes_per_draw(entropy: str) -> float:
+    """What a draw of the printed loop keeps for the backward per weight, from autograd's hooks.
+
+    >>> bytes_per_draw("exact")  # the noise and the weight, 4 bytes each
+    8.0
+    """
+    size = 1000
+    loc, log_scale = torch.zeros(size, requires_grad=True), torch.full((size,), -3.0, requires_grad=True)
+    q, p = posterior("radial", loc=loc, log_scale=log_scale), prior("normal")
+
+    def kept(draws: int) -> int:
+        return saved_bytes(lambda: looped_kl(q, p, draws, entropy))
+
+    return round((kept(4) - kept(2)) / (2 * size), 2)
+
+
+def _network(part: Part, settings: Settings) -> Row:
+    step = TrainingStep(part.given["network"], (32, 32))
+    low = settings.probes[0]
+    return {
+        **_linear(step, settings.probes),
+        "really_one": step.peak(low, lambda: step.looped(1)),
+        "ours_100": step.peak(low, lambda: step.kl("stats", 100)),
+        "ours_many": step.peak(low, lambda: step.kl("stats", MANY)),
+    }
+
+
+def _linear(step: TrainingStep, probes: tuple[int, int]) -> Row:
+    """The memory of a step with one draw at the smaller batch, and what every further example adds."""
+    first, second = (_one_draw(step, batch) for batch in probes)
+    return {"weights": step.weights, "per_example": (second - first) / (probes[1] - probes[0]), "one_draw": first}
+
+
+def _one_draw(step: TrainingStep, batch: int) -> float:
+    """The memory of a step with M = 1 by the line through M = PROBE, on which larger M are."""
+    return step.peak(batch, lambda: step.looped(PROBE)) - (PROBE - 1) * bytes_per_draw("exact") * step.weights
+
+
+def _run(part: Part, settings: Settings) -> Row:
+    """The prediction from one draw, and the memory really needed at the predicted number and one above it."""
+    step, batch = TrainingStep(part.given["network"], (32, 32)), settings.batch
+    one = _one_draw(step, batch)
+    most = largest(settings.small, one, bytes_per_draw("exact") * step.weights)
+    out: Row = {"weights": step.weights, "one_draw": one, "predicted": most}
+    if most:
+        out["at"] = step.peak(batch, lambda: step.looped(most))
+        out["above"] = step.peak(batch, lambda: step.looped(most + 1))
+        out["ours_many"] = step.peak(batch, lambda: step.kl("stats", MANY))
+    return out
+
+
+def _volumes(part: Part, settings: Settings) -> Row:
+    step = TrainingStep(part.given["network"], settings.volume, channels=1, classes=2, width=settings.volume_width)
+    return _linear(step, settings.volume_probes)
+
+
+def largest(memory: float, one_draw: float, per_draw: float) -> int:
+    """The largest M whose step fits, from the memory of a step with M = 1.
+
+    >>> largest(1000, one_draw=400, per_draw=100), largest(300, one_draw=400, per_draw=100)
+    (7, 0)
+    """
+    return 0 if one_draw > memory else 1 + int((memory - one_draw) // per_draw)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What fits into the memory for one network: M by both loops at the batch, and the largest batches."""
+
+    network: str
+    weights: int
+    needed: float
+    draws: dict[str, int]
+    batch_direct: int
+    batch_ours: int
+
+
+def predictions(results: Results) -> list[Prediction]:
+    """The largest M and the largest batches, from the measured bytes."""
+    settings, (draw,) = results.settings, results.of("draw")
+    found = []
+    for row in results.of("network"):
+        low, per_example, weights = settings.probes[0], row["per_example"], row["weights"]
+        needed = row["one_draw"] + (settings.batch - low) * per_example
+        slopes = {entropy: draw[f"per_draw_{entropy}"] * weights for entropy in LOOPS}
+        # one draw of the fuller loop keeps more than the one that was measured
+        most = {e: largest(settings.memory, needed + s - slopes["exact"], s) for e, s in slopes.items()}
+        room = {"direct": settings.memory - row["one_draw"], "ours": settings.memory - row["ours_many"]}
+        batches = {name: max(0, low + math.floor(free / per_example)) for name, free in room.items()}
+        found.append(Prediction(row["network"], weights, needed, most, batches["direct"], batches["ours"]))
+    return found
+
+
+def judge(results: Results) -> list[Finding]:
+    """The paper's three numbers, its factor 1000, its volumes; and whether our prediction is what happens."""
+    found = {p.network: p for p in predictions(results)}
+    findings = []
+    known = [name for name in PAPER if name in found]
+    if known and results.settings.memory == 11 * GIB:
+        ratios = [found[name].draws["mc"] / PAPER[name] for name in known]
+        listed = ", ".join(f"{n} {found[n].draws['mc']} ({found[n].draws['exact']} with exact entropy)" for n in known)
+        near = all(0.5 <= ratio <= 2 for ratio in ratios)
+        sentence = "In 11 GB and at batch 32 the direct estimate takes 89 iterations of DenseNet-121, 17 of ResNet-50 "
+        sentence += "and 5 of VGG-16 (held: within a factor of 2)."
+        findings.append(Finding(sentence, f"predicted from measured bytes: {listed}", near))
+    least, most = (pick(found.values(), key=lambda p: p.draws["mc"]) for pick in (min, max))
+    factors = [MANY // max(1, p.draws["mc"]) for p in (least, most)]
+    growth = max(row["ours_many"] / row["ours_100"] for row in results.of("network"))
+    fits = all(row["ours_many"] <= row["really_one"] for row in results.of("network"))
+    findings.append(
+        Finding(
+            "The saved memory allows up to 1000 times more iterations.",
+            f"a step with M = {MANY:,} by stats needs {growth:.4f} times the memory of one with M = 100, and "
+            f"{'no more' if fits else 'more'} than the direct one with M = 1; that is {factors[0]:,} times the largest "
+            f"direct M of {least.network} and {factors[1]:,} times that of {most.network}, and it is not a limit",
+            growth < 1.01 and fits and factors[0] >= 1000,
+        )
+    )
+    findings.append(_volume_finding(results))
+    findings.append(_run_finding(results))
+    return findings
+
+
+def _volume_finding(results: Results) -> Finding:
+    """Where the batch fills the memory, how many draws are left?"""
+    ((batch, at_most), (fewer, then)) = volume_table(results)[-1:-3:-1]
+    size = " x ".join(map(str, results.settings.volume))
+    return Finding(
+        "With volumes, no more than one iteration fits.",
+        f"at the largest batch of volumes of {size}, {batch}, the direct estimate takes {at_most} iterations; at "
+        f"{fewer} it takes {then}: it is the batch that fills the memory, not the draws",
+        at_most <= 1 if at_most else None,
+    )
+
+
+def volume_table(results: Results) -> list[tuple[int, int]]:
+    """The largest M for every batch of volumes that fits."""
+    (row,), (draw,), settings = results.of("volumes"), results.of("draw"), results.settings
+    low, slope = settings.volume_probes[0], draw["per_draw_mc"] * row["weights"]
+    most = low + max(0, math.floor((settings.memory - row["one_draw"]) / row["per_example"]))
+    batches = sorted({1, *range(max(1, most - 2), most + 1)})
+    return [(b, largest(settings.memory, row["one_draw"] + (b - low) * row["per_example"], slope)) for b in batches]
+
+
+def _run_finding(results: Results) -> Finding:
+    runs = [row for row in results.of("run") if row["predicted"]]
+    small = results.settings.small
+    right = [row for row in runs if row["at"] <= small < row["above"]]
+    listed = "; ".join(
+        f"{row['network']} M = {row['predicted']}: {row['at'] / small:.1%}, M = {row['predicted'] + 1}: "
+        f"{row['above'] / small:.1%}"
+        for row in runs
+    )
+    return Finding(
+        "The predicted M is the largest that really fits.",
+        f"in {len(right)} of {len(runs)} networks the predicted M stayed within {small / GIB:g} GiB and one more did "
+        f"not ({listed})",
+        len(right) == len(runs) and bool(runs),
+        ours=True,
+    )
+
+
+def draw(results: Results) -> Figure:
+    """Bars of the largest M, ours beside them; the real runs below and above their budget."""
+    found = sorted(predictions(results), key=lambda p: p.draws["mc"])
+    heads = [
+        (f"Largest M in {results.settings.memory / GIB:.3g} GiB", "number M of iterations", ""),
+        ("Really run, at and above the prediction", "peak memory / budget", ""),
+    ]
+    figure, (left, right) = panels(heads, (10.5, max(4.4, 0.42 * len(found) + 1.9)), width_ratios=(3, 2))
+    for shift, (entropy, label), colour in zip((-0.2, 0.2), LOOPS.items(), ("blue", "green"), strict=True):
+        places = [k + shift for k in range(len(found))]
+        values = [p.draws[entropy] for p in found]
+        left.barh(places, values, 0.38, color=light(colour), label=f"direct, {label}")
+        for place, value in zip(places, values, strict=True):
+            left.text(max(value, 0.8) * 1.1, place, f"{value}", va="center", fontsize=8, color=light("ink"))
+    paper = [(PAPER[p.network], k) for k, p in enumerate(found) if p.network in PAPER]
+    left.plot([x for x, _ in paper], [y for _, y in paper], "D", color=light("orange"), markersize=6, label="paper")
+    left.plot([MANY] * len(found), range(len(found)), ">", color=light("violet"), label="stats, measured (no limit)")
+    left.set_xscale("log")
+    left.set_xlim(0.7, 3 * MANY)
+    left.set_yticks(range(len(found)), [p.network for p in found])
+    legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    runs = [row for row in results.of("run") if row["predicted"]]
+    for k, row in enumerate(runs):
+        small = results.settings.small
+        right.plot(row["at"] / small, k, "o", color=light("green"), label="predicted M" if k == 0 else None)
+        right.plot(row["above"] / small, k, "x", color=light("red"), label="one more" if k == 0 else None)
+        right.plot(row["ours_many"] / small, k, ">", color=light("violet"), label="stats, 10^6" if k == 0 else None)
+    right.axvline(1.0, color=light("muted"), linestyle="--", linewidth=1.1)
+    right.set_yticks(range(len(runs)), [f"{row['network']}, M = {row['predicted']}" for row in runs])
+    right.set_ylim(-0.6, len(runs) - 0.4)
+    legend(right, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+    return figure
+
+
+def tell(results: Results) -> str:
+    """The numbers of every network, and of volumes."""
+    settings, (draw_,) = results.settings, results.of("draw")
+    rows = [
+        [p.network, f"{p.weights:,}", f"{p.needed / GIB:.2f}", p.draws["mc"], p.draws["exact"],
+         PAPER.get(p.network, ""), f"{MANY:,}", p.batch_direct, p.batch_ours]
+        for p in predictions(results)
+    ]  # fmt: skip
+    header = ["network", "random weights", f"GiB of a step, M = 1, batch {settings.batch}", "M, log q sampled",
+              "M, entropy exact", "paper", "ours ran", "largest batch, direct, M = 1",
+              "largest batch, ours, any M"]  # fmt: skip
+    kept = ", ".join(f"{draw_[f'per_draw_{entropy}']:g} ({label})" for entropy, label in LOOPS.items())
+    volumes = markdown(["batch of volumes", "largest M, direct"], volume_table(results))
+    return (
+        f"A draw keeps {kept} bytes per weight. Largest M and largest batch in {settings.memory / GIB:.3g} GiB:\n\n"
+        f"{markdown(header, rows)}\n\n"
+        f"unet3d_encoder, volumes of {' x '.join(map(str, settings.volume))}, log q sampled:\n\n{volumes}"
+    )
+
+
+CPU_NETWORKS = ("alexnet", "resnet20", "densenet_bc100_12", "densenet121", "densenet169", "preact_resnet18",
+                "preact_resnet34", "preact_resnet50", "preact_resnet101", "vgg11", "vgg16")  # fmt: skip
+EXPERIMENT = Experiment(
+    title="The largest number of draws that fits into a memory",
+    where="Figure 2, right, and sections 1 and 5.1",
+    claim="On a GPU of 11 GB and with batches of 32 images, a direct Monte Carlo estimate of the KL allows 89 "
+    "iterations for a Bayesian DenseNet-121, 17 for ResNet-50 and 5 for VGG-16; for a 3D network, whose volumes fill "
+    "the memory, no more than one. The proposed estimate needs the same memory for any number of iterations: up to "
+    "1000 times more.",
+    method="A step is forward, direct KL in the loop that the paper prints, backward and Adam; its peak is the sum of "
+    "all tensors alive at once, parameters, gradients and Adam's averages included, in float32. Measured are the step "
+    "with M = 1 at two batches, from which the batch of the claim follows, and the bytes that autograd keeps per draw; "
+    "the largest M follows from both. The prediction is then tested by real steps at the predicted M and one above it "
+    "in a smaller budget. Networks take images of 32 x 32 (VGG with dense layers of 2048, as in the paper). A GPU "
+    "needs more than its tensors (workspaces, context, fragments), so that its own numbers are lower.",
+    version=1,
+    settings={
+        "tiny": Settings(("small_conv",), 32 * 2**20, 4, (2, 4), ("small_conv",), 6 * 2**20, (16, 16, 16),
+                         volume_width=4),
+        "cpu": Settings(CPU_NETWORKS, 11 * GIB, 32, (2, 4), ("densenet121", "preact_resnet18",
+                        "preact_resnet50", "vgg16"), 4 * GIB, (105, 127, 105)),
+        "paper": Settings((*CPU_NETWORKS, "densenet161", "densenet201", "preact_resnet152", "vgg13", "vgg19"), 11 * GIB,
+                          32, (16, 32), ("densenet121", "preact_resnet50", "vgg16"), 11 * GIB, (105, 127, 105)),
+    },
+    parts=parts,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    tell=tell,
+)  # fmt: skip

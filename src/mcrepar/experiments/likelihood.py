@@ -1,0 +1,304 @@
+"""Section 4.2: the noise of the likelihood term against the batch size and the draws of the last layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
+from mcrepar.experiments.panels import panels
+from mcrepar.experiments.power_law import power
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.nn.module import BayesianModule, bayesian
+from mcrepar.objective import elbo
+from mcrepar.plots.style import legend, light, names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORWARDS = {
+    "per_example": "a draw for every datum",
+    "local": "local reparameterization",
+    "flipout": "flipout",
+    "weights": "one draw for the batch",
+}
+_FEATURES = 8
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One scale of the experiment.
+
+    Args:
+        batches: sizes B, each a divisor of the largest.
+        draws: numbers M of last-layer draws, the first being 1.
+        estimates: of every one.
+        width: of the network's two hidden layers.
+        last_batch: B of the last-layer draws.
+        endless: last-layer draws that stand for M -> infinity where that has no closed form.
+    """
+
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    draws: tuple[int, ...] = (1, 3, 10, 30, 100)
+    estimates: int = 1000
+    width: int = 32
+    last_batch: int = 16
+    endless: int = 10_000
+
+
+def parts(settings: Settings) -> list[Part]:
+    """Batches for every forward; last-layer draws for both tasks; the printed formulas."""
+    found = [Part(f"batch-{forward}", {"kind": "batch", "forward": forward}) for forward in FORWARDS]
+    found += [Part(f"last-{task}", {"kind": "last", "task": task}) for task in ("regression", "classification")]
+    return [*found, Part("product", {"kind": "product"}), Part("printed", {"kind": "printed"})]
+
+
+def measure(part: Part, bench: Bench) -> Row:
+    """Variances over draws of the weights, the data being fixed."""
+    torch.manual_seed(bench.seed)
+    kinds: dict[str, Callable[[Part, Bench], Row]] = {
+        "batch": _batches, "last": _last_layer, "product": _product, "printed": _printed,
+    }  # fmt: skip
+    return kinds[part.given["kind"]](part, bench)
+
+
+def _data(count: int) -> tuple[Tensor, Tensor]:
+    """Made-up regression data."""
+    x = torch.randn(count, _FEATURES)
+    return x, (x[:, :1] * x[:, 1:2]).tanh() + 0.1 * torch.randn(count, 1)
+
+
+def _network(width: int, outputs: int, forward: str) -> BayesianModule:
+    net = nn.Sequential(
+        nn.Linear(_FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)
+    )
+    return bayesian(net, posterior="normal", prior="normal", start_std=0.5, forward=forward)
+
+
+def _batches(part: Part, bench: Bench) -> Row:
+    """The variance of the mean log likelihood over disjoint batches of every size."""
+    settings: Settings = bench.settings
+    torch.manual_seed(settings.width)  # the same data and network for every forward
+    x, y = _data(max(settings.batches))
+    bnn, likelihood = _network(settings.width, 1, part.given["forward"]), Normal(scale=1.0)
+    torch.manual_seed(bench.seed)
+    with torch.no_grad():
+        rows = [likelihood.log_prob(bnn(x), y).double().numpy() for _ in range(settings.estimates)]
+    terms = np.stack(rows)  # (estimates, data)
+    variances = []
+    for batch in settings.batches:
+        means = terms.reshape(len(terms), -1, batch).mean(2)  # (estimates, batches)
+        variances.append(float(means.var(0, ddof=1).mean()))
+    own = float(terms.var(0, ddof=1).mean())
+    return {"variance": variances, "own": own, "shared": float(terms.mean(1).var(ddof=1)) / own}
+
+
+def _last_layer(part: Part, bench: Bench) -> Row:
+    """The variance of the nll for every number of last-layer draws, and of its limit."""
+    settings: Settings = bench.settings
+    regression = part.given["task"] == "regression"
+    x, y = _data(settings.last_batch)
+    likelihood: Likelihood = Normal(scale=1.0) if regression else Categorical()
+    target = y if regression else (y[:, 0] > 0).long() + (y[:, 0] > 0.5).long()
+    bnn = _network(settings.width, 1 if regression else 3, "weights")
+
+    def sample(draws: int | str) -> Array:
+        with torch.no_grad():
+            found = [elbo(bnn, likelihood, x, target, data_size=1000, last_layer_draws=draws).nll.item()
+                     for _ in range(settings.estimates)]  # fmt: skip
+        return np.asarray(found)
+
+    limit = sample("exact" if regression else settings.endless)
+    samples = [sample(draws) for draws in settings.draws]
+    return {
+        "variance": [float(s.var(ddof=1)) for s in samples],
+        "error": [_variance_error(s) for s in samples],
+        "limit": float(limit.var(ddof=1)),
+        "limit_error": _variance_error(limit),
+    }
+
+
+def _variance_error(sample: Array) -> float:
+    """The standard error of a sample's variance."""
+    squares = (sample - sample.mean()) ** 2
+    return float(squares.std(ddof=1) / math.sqrt(len(sample)))
+
+
+def split(row: Row, draws: Sequence[int]) -> list[float]:
+    """The variance that `limit + (V(1) - limit) / M` predicts."""
+    return [row["limit"] + (row["variance"][0] - row["limit"]) / m for m in draws]
+
+
+def deviations(row: Row, draws: Sequence[int]) -> list[float]:
+    """How many standard errors the measured variances are from `split`, without the first, which is on it."""
+    out = []
+    for k, m in enumerate(draws):
+        if k:
+            errors = row["error"][k], row["error"][0] / m, row["limit_error"] * (1 - 1 / m)
+            out.append((row["variance"][k] - split(row, draws)[k]) / math.hypot(*errors))
+    return out
+
+
+def _product(part: Part, bench: Bench) -> Row:
+    """The printed variance of a mean of products u w, with M draws of w for every u, beside the measured one."""
+    rng, cases = np.random.default_rng(bench.seed), []
+    mean_u, std_u, mean_w, std_w = 0.7, 0.5, 0.4, 0.8
+    for batch, draws in ((1, 1), (8, 1), (8, 10), (64, 10)):
+        u = rng.normal(mean_u, std_u, (bench.settings.estimates, batch))
+        w = rng.normal(mean_w, std_w, (bench.settings.estimates, batch, draws)).mean(2)
+        sample = (u * w).mean(1)
+        formula = (std_w**2 * (mean_u**2 + std_u**2) / draws + std_u**2 * mean_w**2) / batch
+        error = _variance_error(sample)
+        cases.append({"batch": batch, "draws": draws, "measured": float(sample.var(ddof=1)), "formula": formula,
+                      "z": (float(sample.var(ddof=1)) - formula) / error})  # fmt: skip
+    return {"cases": cases}
+
+
+def _printed(part: Part, bench: Bench) -> Row:
+    """The formulas of Observation 1, as printed and corrected, against the likelihoods."""
+    u = torch.linspace(-0.5, 0.5, 11, dtype=torch.float64).unsqueeze(1)
+    y = torch.full_like(u, 0.8)
+    gauss, constant = Normal(scale=1.0).log_prob(u, y), -0.5 * math.log(2 * math.pi)
+    ones = torch.ones_like(u)
+    bernoulli = Bernoulli().log_prob(u, ones)
+
+    def largest(printed: Tensor, true: Tensor) -> float:
+        return float((printed.squeeze(1) - true).abs().max())
+
+    return {
+        "gauss_printed": largest(constant - y**2 / 2 - y * u + u**2 / 2, gauss),
+        "gauss_right": largest(constant - y**2 / 2 + y * u - u**2 / 2, gauss),
+        "bernoulli_printed": largest(-math.log(2) + u / 2 - u**2 / 4, bernoulli),
+        "bernoulli_right": largest(-math.log(2) + u / 2 - u**2 / 8, bernoulli),
+    }
+
+
+def judge(results: Results) -> list[Finding]:
+    """The batch, the last layer, and the printed formulas."""
+    settings = results.settings
+    batches = {row["forward"]: row for row in results.of("batch")}
+    powers = {f: power(settings.batches, row["variance"]) for f, row in batches.items()}
+    last, (product,) = results.of("last"), results.of("product")
+    z = [abs(d) for row in last for d in deviations(row, settings.draws)]
+    gains = ", ".join(f"{row['task']} {row['limit'] / row['variance'][0]:.0%}" for row in last)
+    formula = max(abs(case["z"]) for case in product["cases"])
+    return [
+        Finding(
+            "With a draw of the weights for every datum, the variance falls as 1/B.",
+            f"as B to the power of {powers['per_example']:.2f} (local reparameterization {powers['local']:.2f}, "
+            f"flipout {powers['flipout']:.2f})",
+            abs(powers["per_example"] + 1) < 0.1,
+        ),
+        Finding(
+            "With one draw for the whole batch, as weights are usually drawn, it does not.",
+            f"as B to the power of {powers['weights']:.2f}; {batches['weights']['shared']:.0%} of the variance of a "
+            f"single datum is left at B = {settings.batches[-1]}",
+            powers["weights"] > -0.95,
+            ours=True,
+        ),
+        Finding(
+            "V(u w) = V(w) E[u^2] + V(u) E[w]^2, divided by B; M draws of w divide the first term by M.",
+            f"simulated products agree to {formula:.1f} standard errors",
+            formula < CHANCE,
+        ),
+        Finding(
+            "M draws of the last layer reduce only its own part of the variance, by M.",
+            f"limit + (V(1) - limit)/M agrees to {max(z):.1f} standard errors; what no number of last-layer draws "
+            f"removes is {gains} of V(1)",
+            max(z) < CHANCE,
+        ),
+        *_formulas(results),
+    ]
+
+
+def _formulas(results: Results) -> list[Finding]:
+    (printed,) = results.of("printed")
+    return [
+        Finding(
+            "The printed Gaussian log likelihood.",
+            f"off by up to {printed['gauss_printed']:.2g} nats for |u| <= 0.5; with the signs of y u and u^2 changed "
+            f"by {printed['gauss_right']:.0e}",
+            printed["gauss_printed"] < 1e-6,
+        ),
+        Finding(
+            "The printed Bernoulli polynomial, with u^2/4.",
+            f"off by up to {printed['bernoulli_printed']:.2g} nats for |u| <= 0.5; with u^2/8 by "
+            f"{printed['bernoulli_right']:.1g}",
+            printed["bernoulli_printed"] < 2 * printed["bernoulli_right"],
+        ),
+    ]
+
+
+def draw(results: Results) -> Figure:
+    """Variance against the batch for every forward, and against last-layer draws."""
+    settings = results.settings
+    heads = [
+        ("Against the batch", "batch size B", "variance of the mean log likelihood"),
+        (f"Against last-layer draws (B = {settings.last_batch})", "number M of last-layer draws", "relative to M = 1"),
+    ]
+    figure, (left, right) = panels(heads, (9.6, 4.1))
+    rows = results.of("batch")
+    for row, (label, colour) in zip(rows, names([FORWARDS[r["forward"]] for r in rows]), strict=True):
+        left.plot(settings.batches, row["variance"], "o-", color=colour, label=label)
+    own = rows[0]["own"]
+    left.plot(settings.batches, [own / b for b in settings.batches], "--", color=light("muted"), label="1/B")
+    for row, colour in zip(results.of("last"), ("blue", "orange"), strict=True):
+        first = row["variance"][0]
+        right.plot(settings.draws, [v / first for v in split(row, settings.draws)], color=light(colour))
+        right.errorbar(settings.draws, [v / first for v in row["variance"]], [e / first for e in row["error"]], fmt="o",
+                       color=light(colour), markersize=4, label=row["task"])  # fmt: skip
+        right.axhline(row["limit"] / first, color=light(colour), linestyle=":", linewidth=1.2)
+    for axes in (left, right):
+        axes.set_xscale("log")
+        legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+    left.set_yscale("log")
+    right.set_ylim(0, None)
+    return figure
+
+
+def tell(results: Results) -> str:
+    """The variances."""
+    settings = results.settings
+    first = markdown(
+        ["forward", *(f"B = {b}" for b in settings.batches)],
+        [[FORWARDS[row["forward"]], *(f"{v:.3g}" for v in row["variance"])] for row in results.of("batch")],
+    )
+    second = markdown(
+        ["task", *(f"M = {m}" for m in settings.draws), "M -> infinity"],
+        [[row["task"], *(f"{v:.3g}" for v in row["variance"]), f"{row['limit']:.3g}"] for row in results.of("last")],
+    )
+    return f"Variance of the mean log likelihood:\n\n{first}\n\nThe same against last-layer draws:\n\n{second}"
+
+
+EXPERIMENT = Experiment(
+    title="The variance of the likelihood term",
+    where="section 4.2 and Observation 1",
+    claim="With one draw of the weights for every datum the variance of the likelihood term falls as 1/B with the "
+    "batch size B, so that the memory saved on the KL may be spent on a larger batch; where B is limited, M draws of "
+    "the last layer reduce the first term of V(w) E[u^2] + V(u) E[w]^2 by a factor of M. Observation 1 writes the log "
+    "likelihoods of regression and binary classification as polynomials of the last output.",
+    method="A network of two hidden tanh layers, untrained, with Normal posteriors (deviation half the spread of each "
+    f"tensor), on made-up data of {_FEATURES} features; variances are over draws of the weights for fixed data. "
+    "Batches are disjoint parts of one large batch. Last-layer draws are `elbo(..., last_layer_draws=M)`; their limit "
+    "is exact for regression and a very large M (`endless` in the settings) for three classes.",
+    version=2,
+    settings={
+        "tiny": Settings((1, 4, 16), (1, 4, 16), 40, 8, 4, 1000),
+        "cpu": Settings(),
+        "paper": Settings((1, 4, 16, 64, 256), estimates=20_000, width=256),
+    },
+    parts=parts,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    tell=tell,
+)

@@ -1,0 +1,323 @@
+"""The noise of the estimated KL and of its gradient against M, posterior deviation and model size, for all methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mcrepar.experiments.estimate_law import NormalPair
+from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
+from mcrepar.experiments.pair_curves import without_taylor_warning
+from mcrepar.experiments.panels import panels
+from mcrepar.experiments.power_law import power
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.posteriors import posterior
+from mcrepar.families.priors import prior
+from mcrepar.kl.divergence import kl_divergence
+from mcrepar.kl.estimator import SAMPLED
+from mcrepar.kl.plan import explain
+from mcrepar.plots.style import legend, light, names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAIRED = ("normal", "radial")  # posteriors
+MARKERS = dict(zip(SAMPLED, "s^vDPo", strict=True))
+DISTANCE = 0.3  # of the posterior's mean from the prior's
+LEVELS = {"value": "KL", "loc": "gradient in loc", "scale": "gradient in scale"}
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One scale of the experiment.
+
+    Args:
+        draws: the numbers M.
+        deviations: of the posterior; the prior's is 1.
+        sizes: numbers of weights.
+        base: the M, the deviation and the size that are kept while another of them changes.
+        estimates: of every one.
+        laws: estimates from the law of the error, for models of any size.
+    """
+
+    draws: tuple[int, ...] = (1, 10, 100, 1000)
+    deviations: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0)
+    sizes: tuple[int, ...] = (10, 100, 1000, 10_000)
+    base: tuple[int, float, int] = (10, 0.1, 100)
+    estimates: int = 400
+    laws: int = 10_000
+
+
+def parts(settings: Settings) -> list[Part]:
+    """One for each posterior and method; sampled log q; and models of up to 10^8 weights by the law."""
+    found = [
+        Part(f"{name}-{method}", {"kind": "method", "posterior": name, "method": method, "entropy": "exact"})
+        for name in PAIRED
+        for method in explain(name, "normal").methods
+    ]
+    sampled = {"kind": "method", "posterior": "normal", "method": "repar", "entropy": "mc"}
+    return [*found, Part("normal-repar-mc", sampled), Part("large", {"kind": "large"})]
+
+
+def measure(part: Part, bench: Bench) -> Row:
+    """Mean squares of the errors of value and gradients, beside the formulas."""
+    if part.given["kind"] == "large":
+        return _large(bench)
+    cases = _cases(bench.settings) if part.given["method"] in SAMPLED else _cases(bench.settings)[:1]
+    generator = torch.Generator().manual_seed(bench.seed)
+    return {"cases": [_case(part, case, bench.settings.estimates, generator) for case in cases]}
+
+
+def _cases(settings: Settings) -> list[tuple[int, float, int]]:
+    """M, deviation, size: the base, then each of them alone."""
+    m, s, d = settings.base
+    changed = [*((x, s, d) for x in settings.draws), *((m, x, d) for x in settings.deviations),
+               *((m, s, x) for x in settings.sizes)]  # fmt: skip
+    return list(dict.fromkeys([settings.base, *changed]))
+
+
+def _case(part: Part, case: tuple[int, float, int], estimates: int, generator: torch.Generator) -> Row:
+    draws, deviation, size = case
+    name, method, entropy = part.given["posterior"], part.given["method"], part.given["entropy"]
+    loc = torch.full((size,), DISTANCE, dtype=torch.float64, requires_grad=True)
+    scale = torch.full((size,), _scale(name, deviation, size), dtype=torch.float64, requires_grad=True)
+    q, p = posterior(name, loc=loc, scale=scale), prior("normal", scale=1.0)
+    exact = kl_divergence(q, p, "exact")
+    truth = [exact.detach(), *torch.autograd.grad(exact, q.learned)]
+    squares: dict[str, list[float]] = {level: [] for level in LEVELS}
+    with without_taylor_warning():
+        for _ in range(estimates if method in SAMPLED else 1):
+            count = draws if method in SAMPLED else None
+            value = kl_divergence(q, p, method, count, entropy=entropy, generator=generator)
+            found = [value.detach(), *torch.autograd.grad(value, q.learned)]
+            for level, a, b in zip(LEVELS, found, truth, strict=True):
+                squares[level].append(float((a - b).square().mean()))  # all weights are alike
+    law = variances(q, deviation, draws, entropy) if method in SAMPLED else dict.fromkeys(LEVELS, 0.0)
+    out: Row = {"draws": draws, "deviation": deviation, "size": size, "kl": exact.item()}
+    for level, sample in squares.items():
+        count = 1 if level == "value" or q.noise.joint else size
+        out |= {level: float(np.mean(sample)), f"law_{level}": law[level], f"z_{level}": _z(sample, law[level], count)}
+    return out
+
+
+def _scale(name: str, deviation: float, size: int) -> float:
+    """The scale with which a weight has this standard deviation: the noise of a joint law has the variance 1/d."""
+    template = posterior(name, loc=torch.zeros(size), scale=torch.ones(size))
+    return deviation / float(template.stddev.flatten()[0])
+
+
+def _z(sample: Sequence[float], law: float, count: int) -> float:
+    """How many standard errors the mean of squared errors is from its law.
+
+    The standard error is the sample's, but not below that of `count` independent normal errors in each: the squares are
+    skewed, and a sample without its tail would look too sure.
+    """
+    values = np.asarray(sample)
+    if not law:  # nothing is drawn
+        return 0.0 if float(values.max()) < 1e-18 else 1e6
+    error = max(float(values.std(ddof=1)), law * math.sqrt(2 / count)) / math.sqrt(len(values))
+    return (float(values.mean()) - law) / error
+
+
+def variances(q: Posterior, deviation: float, draws: int, entropy: str) -> dict[str, float]:
+    """The formulas of math.md D4, with the prior N(0, 1), for D equal weights: of the KL and of one weight's gradients.
+
+    Args:
+        q: the posterior.
+        deviation: of a weight.
+        draws: M.
+        entropy: "exact", or "mc" where log q is sampled too.
+    """
+    size, m, s = q.numel, DISTANCE, deviation
+    if not q.noise.joint:
+        pair = NormalPair(s, m)
+        loc, scale = pair.gradient_std(draws)
+        return {"value": pair.std(size, draws, entropy) ** 2, "loc": loc**2, "scale": scale**2}
+    sigma2 = s * s * size  # of the tensor's scale; E xi^2 = 1/d, E xi^4 = 9 / (d (d + 2))
+    fourth, second = 9 / (size * (size + 2)), 1 / size
+    quadratic = (6 * size + 2 * (size - 1) * size) * sigma2**2 / (4 * size * (size + 2))
+    return {
+        "value": (size * m * m * s * s + quadratic) / draws,
+        "loc": s * s / draws,
+        "scale": (m * m * second + sigma2 * (fourth - second**2)) / draws,
+    }
+
+
+def _large(bench: Bench) -> Row:
+    """The appendix's own example: variance 10^-4, from 10^2 to 10^8 weights, by the exact law of the error."""
+    rng, settings = np.random.default_rng(bench.seed), bench.settings
+    pair, rows = NormalPair(0.01), []
+    for size in (10**2, 10**4, 10**6, 10**8):
+        for draws in sorted({1, *settings.draws}):
+            row: Row = {"size": size, "draws": draws, "kl": pair.kl(size)}
+            for entropy in ("exact", "mc"):
+                row[entropy] = float(pair.errors(size, draws, settings.laws, rng, entropy).std())
+            rows.append(row)
+    return {"cases": rows}
+
+
+def _varied(results: Results, name: str, method: str, axis: int, entropy: str = "exact") -> list[Row]:
+    """The cases in which only M (0), the deviation (1) or the size (2) differs from the base."""
+    fields, base = ("draws", "deviation", "size"), list(results.settings.base)
+    (row,) = [r for r in results.of("method")
+              if (r["posterior"], r["method"], r["entropy"]) == (name, method, entropy)]  # fmt: skip
+    found = [
+        c
+        for c in row["cases"]
+        if all(c[f] == b for k, (f, b) in enumerate(zip(fields, base, strict=True)) if k != axis)
+    ]
+    return sorted(found, key=lambda case: float(case[fields[axis]]))
+
+
+def _pooled(results: Results, name: str, axis: int) -> list[Row]:
+    """The same, the mean over all methods that draw: they have one law, and together six times the estimates."""
+    each = [_varied(results, name, method, axis) for method in SAMPLED]
+    return [{**same[0], **{level: float(np.mean([case[level] for case in same])) for level in LEVELS}}
+            for same in zip(*each, strict=True)]  # fmt: skip
+
+
+def judge(results: Results) -> list[Finding]:
+    """The paper on M, on the posterior's variance and on the size; our formulas on all methods."""
+    by_draws = _pooled(results, PAIRED[0], 0)
+    falls = {level: power([c["draws"] for c in by_draws], [c[level] for c in by_draws]) for level in LEVELS}
+    narrow = {e: _varied(results, "normal", "repar", 1, e) for e in ("exact", "mc")}
+    listed = {e: ", ".join(f"{c['deviation']:g}: {c['value']:.2g}" for c in rows) for e, rows in narrow.items()}
+    return [
+        Finding(
+            "The variance falls as 1/M.",
+            f"as M to the power of {falls['value']:.2f} (KL), {falls['loc']:.2f} and {falls['scale']:.2f} (gradients)",
+            all(-1.2 < p < -0.8 for p in falls.values()),
+        ),
+        Finding(
+            "A smaller posterior variance makes it smaller (log q sampled, as in the paper).",
+            f"variance by deviation, {listed['mc']}",
+            narrow["mc"][0]["value"] < narrow["mc"][-1]["value"],
+        ),
+        Finding(
+            "A smaller posterior variance makes it smaller (entropy exact).",
+            f"variance by deviation, {listed['exact']}",
+            narrow["exact"][0]["value"] < narrow["exact"][-1]["value"],
+        ),
+        *_size_findings(results),
+        _formula_finding(results),
+    ]
+
+
+def _size_findings(results: Results) -> list[Finding]:
+    normal, radial = (_pooled(results, name, 2) for name in PAIRED)
+    (large,), sizes = results.of("large"), results.settings.sizes
+    relative = [case["exact"] / case["kl"] for case in large["cases"] if case["draws"] == 1]
+    joint = [math.sqrt(case["value"]) / case["kl"] for case in radial]
+    gradient = power([c["size"] for c in normal], [c["loc"] for c in normal])
+    grown, shared = (power([c["size"] for c in rows], [c["value"] for c in rows]) for rows in (normal, radial))
+    return [
+        Finding(
+            "A larger model has a larger variance (in nats).",
+            f"as D to the power of {grown:.2f} for a Normal posterior, {shared:.2f} for a Radial "
+            "one, whose weights share one radius",
+            grown > 0.8,
+        ),
+        Finding(
+            "So a larger model needs more iterations.",
+            f"relative to the KL the error at M = 1 goes from {relative[0]:.1e} at 10^2 weights to {relative[-1]:.1e} "
+            f"at 10^8 (Radial, {sizes[0]:,} to {sizes[-1]:,} weights: {joint[0]:.1e} to {joint[-1]:.1e}), and the "
+            f"variance of a weight's gradient as D to the power of {gradient:.2f}",
+            relative[-1] > relative[0] or gradient > 0.2,
+        ),
+    ]
+
+
+def _formula_finding(results: Results) -> Finding:
+    deviations = [abs(case[f"z_{level}"]) for row in results.of("method") for case in row["cases"] for level in LEVELS]
+    return Finding(
+        "All methods have the variances of docs/math.md, D4: one law for direct, repar, stats, stream, regen and "
+        "taylor, none for exact and quad.",
+        f"the largest of {len(deviations)} deviations is {max(deviations):.1f} standard errors",
+        max(deviations) < CHANCE,
+        ours=True,
+    )
+
+
+def draw(results: Results) -> Figure:
+    """The variance against M for all methods, against the deviation, and the error against the size of a model."""
+    m, s, d = results.settings.base
+    heads = [
+        (f"Against M (D = {d}, deviation {s:g})", "number M of draws", "variance, nats squared"),
+        (f"Against the deviation (M = {m})", "posterior's standard deviation", ""),
+        ("Against the size, M = 1, variance 1e-4", "number D of weights", "error, nats; relative to the KL"),
+    ]
+    figure, (left, middle, right) = panels(heads, (13, 4.2))
+    for level, (label, colour) in zip(LEVELS, names(list(LEVELS.values())), strict=True):
+        cases = _varied(results, "normal", "direct", 0)
+        left.plot([c["draws"] for c in cases], [c[f"law_{level}"] for c in cases], color=colour, label=f"law, {label}")
+        for method in SAMPLED:
+            cases = _varied(results, "normal", method, 0)
+            left.plot([c["draws"] for c in cases], [c[level] for c in cases], MARKERS[method], color=colour,
+                          markersize=4.5, alpha=0.7, markerfacecolor="none")  # fmt: skip
+    for method in SAMPLED:
+        left.plot([], [], MARKERS[method], color=light("muted"), markerfacecolor="none", label=method)
+    for (name, entropy), (label, colour) in zip(
+        [("normal", "exact"), ("normal", "mc"), ("radial", "exact")],
+        names(["Normal, entropy exact", "Normal, log q sampled", "Radial, entropy exact"]),
+        strict=True,
+    ):
+        cases = _varied(results, name, "repar", 1, entropy)
+        middle.plot([c["deviation"] for c in cases], [c["law_value"] for c in cases], color=colour, label=label)
+        middle.plot([c["deviation"] for c in cases], [c["value"] for c in cases], "o", color=colour, markersize=4)
+    (large,) = results.of("large")
+    one = [case for case in large["cases"] if case["draws"] == 1]
+    sizes = [case["size"] for case in one]
+    for entropy, colour, label in (("exact", "blue", "entropy exact"), ("mc", "orange", "log q sampled")):
+        right.plot(sizes, [c[entropy] for c in one], "o-", color=light(colour), label=f"nats, {label}")
+        right.plot(sizes, [c[entropy] / c["kl"] for c in one], "o--", color=light(colour), label=f"relative, {label}")
+    for axes in (left, middle, right):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3 if axes is left else 1)
+    return figure
+
+
+def tell(results: Results) -> str:
+    """What every method measured at the base."""
+    m, s, d = results.settings.base
+    rows = [
+        [row["posterior"], row["method"], row["entropy"],
+         *(f"{row['cases'][0][level]:.3g} ({row['cases'][0][f'law_{level}']:.3g})" for level in LEVELS)]
+        for row in results.of("method")
+    ]  # fmt: skip
+    header = ["posterior", "method", "log q", *LEVELS.values()]
+    text = f"Measured variances at M = {m}, deviation {s:g}, D = {d:,}, with the formula's in parentheses"
+    return f"{text} (all other cases are in `result.json`):\n\n{markdown(header, rows)}"
+
+
+EXPERIMENT = Experiment(
+    title="The variance of the estimated KL and of its gradient",
+    where="section 1, and appendix D with its application",
+    claim="The variance of the Monte Carlo estimate of the KL falls as 1/M, is smaller for a smaller posterior "
+    "variance, and grows with the number of weights, so that larger models need more iterations even at a small "
+    "posterior variance.",
+    method=f"D equal weights N({DISTANCE:g}, deviation^2), or Radial ones of the same deviation, against N(0, 1), in "
+    "float64; every estimate has fresh noise. Measured are the mean squares of estimate minus exact value, of the KL "
+    "and of the gradients in loc and scale of a weight, by every method. M, deviation and size change one at a time. "
+    "The appendix's example (variance 10^-4, up to 10^8 weights) is drawn from the exact law of its error. What a step "
+    "of training sees is the gradient of each weight: its noise does not know the size of the model.",
+    version=1,
+    settings={
+        "tiny": Settings((10, 50), (0.1, 0.5), (20, 320), (10, 0.1, 20), 20, 1000),
+        "cpu": Settings(),
+        "paper": Settings((1, 10, 100, 1000), (0.01, 0.1, 0.5, 1.0), (10, 100, 1000, 10_000, 100_000), estimates=4000),
+    },
+    parts=parts,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    tell=tell,
+)

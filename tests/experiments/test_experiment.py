@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from mcrepar.experiments.experiment import Finding, Request, Results, markdown, part_seed, verdict
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([True, True], "held"),
+        ([False, False], "not held"),
+        ([True, False], "held in part"),
+        ([True, None], "held"),
+        ([None], "not judged at this scale"),
+        ([], "not judged at this scale"),
+    ],
+)
+def test_verdict(told, expected):
+    assert verdict([Finding("a", "b", held) for held in told]) == expected
+
+
+def test_our_own_sentences_do_not_count():
+    findings = [Finding("the paper", "x", True), Finding("ours", "y", False, ours=True)]
+    assert verdict(findings) == "held"
+    assert [finding.word for finding in findings] == ["yes", "no"]
+    assert Finding("a", "b", None).word == "not told"
+
+
+def test_the_seed_of_a_part_depends_on_both():
+    seeds = {part_seed(seed, key) for seed in range(5) for key in ("a", "b", "c")}
+    assert len(seeds) == 15
+    assert part_seed(3, "a") == part_seed(3, "a")
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (Request("all"), "mcrepar reproduce fig4 --scale cpu"),
+        (Request("fig4", "tiny", seed=3), "mcrepar reproduce fig4 --scale tiny --seed 3"),
+        (Request("fig4", out=Path("my results")), "mcrepar reproduce fig4 --scale cpu --out 'my results'"),
+        (Request("fig4", root=Path("secret")), "mcrepar reproduce fig4 --scale cpu --root DATA"),
+    ],
+    ids=["all", "seed", "out", "root"],
+)
+def test_the_command_of_a_request(request_, expected):
+    assert request_.command("fig4") == expected
+
+
+def test_markdown_keeps_bars_inside_cells():
+    assert markdown(["a", "b"], [["|w|", 1]]).splitlines()[2] == r"| \|w\| | 1 |"
+
+
+def test_rows_by_kind():
+    results = Results(None, [{"kind": "a", "x": 1}, {"kind": "b"}, {"x": 2}])
+    assert results.of("a") == [{"kind": "a", "x": 1}]

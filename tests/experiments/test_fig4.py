@@ -1,0 +1,32 @@
+import pytest
+import torch
+from tests.experiments.tiny import held, tiny
+
+from mcrepar.experiments.fig4 import looped, tupled
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return tiny("fig4", tmp_path_factory.mktemp("results"))
+
+
+def test_the_verdict(result):
+    """All but "vectorising does not change the graph", which it does."""
+    assert held(result) == [True, True, True, True, False, True, True]
+
+
+def test_nodes_and_sizes(result):
+    for row in result["measured"]:
+        assert row["nodes_loop"] == 6 * row["draws"] + 2
+        assert (row["nodes_vectorised"], row["nodes_tuple"]) == (6, 10)
+        assert row["bytes_loop"] == row["bytes_vectorised"] == 8 * row["draws"]
+        assert (row["d_P_direct"], row["d_P"], row["d_P_factored"]) == (3 * row["draws"], 3, 2 * row["draws"])
+
+
+def test_both_forms_are_the_same_number():
+    mu, sigma = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.4, 0.3))
+    xi = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    one, other = looped(mu, sigma, xi), tupled(mu, sigma, xi)
+    torch.testing.assert_close(one, other)
+    for a, b in zip(torch.autograd.grad(one, [mu, sigma]), torch.autograd.grad(other, [mu, sigma]), strict=True):
+        torch.testing.assert_close(a, b)

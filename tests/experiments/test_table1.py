@@ -1,0 +1,54 @@
+import dataclasses
+
+import pytest
+from tests.experiments.tiny import held, tiny
+
+from mcrepar.errors import NoFiniteTupleError
+from mcrepar.experiments import table1 as experiment
+from mcrepar.experiments.experiment import Bench, Part
+from mcrepar.kl.table import table1
+from mcrepar.kl.verdicts import VERDICTS
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return tiny("table1", tmp_path_factory.mktemp("results"))
+
+
+def test_the_verdict(result):
+    assert held(result) == [False, True, True]
+    cells = [cell for row in result["measured"] for cell in row["cells"]]
+    assert {cell["verdict"] for cell in cells} == {"T1", "T2", "X", "N", "INF-S", "INF-M"}
+    assert all(cell["agrees"] for cell in cells)
+
+
+def test_the_whole_table_is_covered():
+    settings = experiment.EXPERIMENT.settings["cpu"]
+    names = [part.given["posterior"] for part in experiment.parts(settings)]
+    assert sorted(names) == sorted({cell.posterior.partition("(")[0] for cell in table1()})
+    assert set(experiment.COLOURS) == set(VERDICTS)
+
+
+@pytest.mark.parametrize(
+    ("pair", "claimed"),
+    [
+        (("normal", "laplace"), "T2"),  # no tuple
+        (("exponential", "gamma"), "INF-S"),  # the supports are the same
+        (("gamma", "inverse_gamma"), "INF-M"),  # every moment exists
+        (("gamma", "gamma"), "N"),  # a kernel of rank 3
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
+)
+def test_a_wrong_verdict_is_contradicted(pair, claimed, monkeypatch, tmp_path):
+    cell = next(c for c in table1() if (c.posterior.partition("(")[0], c.prior) == pair)
+    assert cell.verdict != claimed
+    wrong = dataclasses.replace(cell, verdict=claimed)
+    monkeypatch.setattr(experiment, "table1", lambda: [wrong])
+    bench = Bench(experiment.EXPERIMENT.settings["tiny"], 0, None, tmp_path)
+    part = Part(pair[0], {"posterior": pair[0]})
+    if VERDICTS[claimed].right:  # the library itself refuses
+        with pytest.raises(NoFiniteTupleError):
+            experiment.measure(part, bench)
+    else:
+        (checked,) = experiment.measure(part, bench)["cells"]
+        assert not checked["agrees"]

@@ -1,0 +1,73 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from tests.experiments.tiny import held, tiny
+
+from mcrepar.experiments.taylor import best, log_series, normal_moments, softplus_series
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return tiny("taylor", tmp_path_factory.mktemp("results"))
+
+
+def test_the_verdict(result):
+    """Wrong coefficients, right size, a fair trade, an undefined logarithm; divergence and bias as predicted."""
+    assert held(result) == [False, True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("series", "fn", "point"),
+    [(log_series, torch.log, 1.0), (softplus_series, lambda w: torch.nn.functional.softplus(-w), 0.0)],
+    ids=["log", "softplus"],
+)
+def test_coefficients_are_the_derivatives(series, fn, point):
+    x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+    value, expected = fn(x), []
+    for k in range(7):
+        expected.append(value.item() / math.factorial(k))
+        (value,) = torch.autograd.grad(value, x, create_graph=True)
+    assert series(6) == pytest.approx(expected, abs=1e-12)
+
+
+def test_moments_of_the_noise():
+    assert normal_moments(0.7, 8) == pytest.approx([stats.norm(0, 0.7).moment(k) if k else 1.0 for k in range(9)])
+
+
+def rows(result, kind):
+    return {row["scale"]: row for row in result["measured"] if row["kind"] == kind}
+
+
+def test_expectations_against_scipy(result):
+    for scale, row in rows(result, "softplus").items():
+        true, _ = integrate.quad(lambda z, s=scale: np.logaddexp(0, -s * z) * stats.norm.pdf(z), -12, 12)
+        assert row["true"] == pytest.approx(true, rel=1e-9)
+    for scale, row in rows(result, "log").items():
+        edge = -1 / scale
+        whole, _ = integrate.quad(lambda z, s=scale: np.log1p(s * z) * stats.norm.pdf(z), max(edge + 1e-12, -12), 12)
+        assert row["true"] == pytest.approx(whole / stats.norm.sf(edge), rel=1e-4)
+        assert row["undefined"] == pytest.approx(stats.norm.cdf(edge))
+
+
+def test_where_it_diverges(result):
+    """At a deviation of 1 the best degree is 10 with 9e-4 nats; at 2 no degree is better than 0.12."""
+    soft = rows(result, "softplus")
+    assert best(soft[1.0]["right"]) in (10, 11)
+    assert min(soft[1.0]["right"]) == pytest.approx(9e-4, rel=0.05)
+    assert min(soft[2.0]["right"]) == pytest.approx(0.12, rel=0.05)
+    assert soft[2.0]["right"][-1] > 1000
+
+
+def test_the_printed_coefficients_are_those_of_another_function(result):
+    """sum (w - 1)^k / k! is exp(w - 1), whose mean is near 1 where that of log w is near 0."""
+    row = rows(result, "log")[0.05]
+    assert row["printed"][10] == pytest.approx(math.exp(0.05**2 / 2) - row["true"], rel=1e-6)
+
+
+def test_the_bias_of_the_library(result):
+    for row in (r for r in result["measured"] if r["kind"] == "library"):
+        assert abs(row["z"]) < 5
+        assert row["predicted"] != 0

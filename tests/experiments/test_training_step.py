@@ -1,0 +1,43 @@
+import pytest
+import torch
+from tests.conftest import example_posterior, example_prior
+
+import mcrepar
+from mcrepar.experiments.training_step import TrainingStep, looped_kl
+
+
+@pytest.mark.parametrize("name", ["normal", "radial", "laplace"])
+def test_the_loop_estimates_the_kl_up_to_a_constant(name):
+    """The gradient of the mean over many draws is that of the exact KL; |z| < 5 by chance 6e-7 per number."""
+    q, p = example_posterior(name, 3, requires_grad=True), example_prior("normal", loc=0.2)
+    exact = torch.autograd.grad(mcrepar.kl_divergence(q, p, "exact"), q.learned)
+    for entropy in ("exact", "mc"):
+        torch.manual_seed(0)
+        found = [torch.autograd.grad(looped_kl(q, p, 5, entropy), q.learned) for _ in range(100)]
+        for k, gradient in enumerate(exact):
+            sample = torch.stack([g[k] for g in found])
+            error = sample.std(0) / len(found) ** 0.5
+            assert bool(((sample.mean(0) - gradient).abs() < 5 * error).all())
+
+
+def test_what_stands_between_steps():
+    """Two learned numbers per weight, each with Adam's two averages (and a step count), and no norm layer here."""
+    step = TrainingStep("small_conv", (8, 8))
+    parameters = list(step.bnn.parameters())
+    assert sum(p.numel() for p in parameters) == 2 * step.weights
+    assert step.standing == 4 * (2 * step.weights) * 3 + 4 * len(parameters)
+
+
+def test_the_peak_grows_by_what_a_draw_keeps():
+    step = TrainingStep("small_conv", (8, 8))
+    few, many = (step.peak(4, lambda m=m: step.looped(m)) for m in (8, 16))
+    assert (many - few) / 8 == pytest.approx(8 * step.weights, rel=0.05)
+    ours = [step.peak(4, lambda m=m: step.kl("stats", m)) for m in (100, 10**6)]
+    assert ours[0] == ours[1] < few
+
+
+def test_a_step_changes_the_parameters():
+    step = TrainingStep("small_conv", (8, 8))
+    before = [p.detach().clone() for p in step.bnn.parameters()]
+    step.run(4, lambda: step.kl("exact"))
+    assert all(not torch.equal(a, b) for a, b in zip(before, step.bnn.parameters(), strict=True))
