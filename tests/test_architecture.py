@@ -23,9 +23,9 @@ LAYERS = {
     "paper": 4,
     "training": 4,
     "experiments": 5,
-    "cli": 6,
     "app": 6,
-    "__main__": 7,
+    "cli": 7,
+    "__main__": 8,
 }
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing of ours but the errors
 FAMILIES = {*POSTERIORS, *PRIORS}

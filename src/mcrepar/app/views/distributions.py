@@ -224,5 +224,5 @@ DISTRIBUTIONS = View(
     _controls(),
     _compute,
     more=_more(),
-    stored=lambda: {"posterior": ["radial", *(n for n in POSTERIORS if n != "radial")], "prior": tuple(PRIORS)},
+    stored=lambda: {"posterior": [*dict.fromkeys(["radial", *POSTERIORS])], "prior": tuple(PRIORS)},
 )

@@ -109,7 +109,7 @@ GRAPH = View(
     (*pair_controls(), Number("iterations", "Monte Carlo iterations M", "3", least=1, most=_MOST, whole=True)),
     _compute,
     stored=lambda: {
-        "posterior": ["radial", *(n for n in POSTERIORS if n != "radial")],
+        "posterior": [*dict.fromkeys(["radial", *POSTERIORS])],
         "prior": tuple(PRIORS),
         "iterations": ("3", "1", "10", "30"),
     },
