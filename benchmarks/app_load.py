@@ -63,7 +63,7 @@ CHANGES = {
 @contextmanager
 def server() -> Iterator[tuple[str, int]]:
     """A server in a process of its own: its address and its process id."""
-    command = [sys.executable, "-m", "mcrepar.app", "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from tests.app.browser_page import CHROMIUM, FLAGS, Page
 from tests.app.example_run import write_run
 
 
 def start_server(*options: str) -> tuple[subprocess.Popen, str]:
     """Start the app; the process and its address, as it prints it."""
-    command = [sys.executable, "-m", "mcrepar.app", "--port", "0", "--no-browser", *options]
+    command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     line = process.stdout.readline()
@@ -45,3 +46,27 @@ def server(runs_folder):
     process, url = start_server("--runs", str(runs_folder))
     yield url
     stop_server(process)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, server):
+    contexts = []
+
+    def opener(url: str = server, width: int = 1200, **more) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
+        contexts.append(context)
+        return Page(context.new_page(), url)
+
+    yield opener
+    for context in contexts:
+        context.close()

@@ -113,7 +113,15 @@ def test_draws_for_a_tolerance_reach_it():
 
 def test_measures():
     errors = np.array([-1.0, 1.0, 3.0])
-    assert [MEASURES[name](errors) for name in ("variance", "std", "error")] == [4.0, 2.0, 5 / 3]
+    assert [MEASURES[name].of_sample(errors) for name in ("variance", "std", "error")] == [4.0, 2.0, 5 / 3]
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_measures_of_many_errors_are_those_of_their_law(name):
+    pair, measure = NormalPair(0.3), MEASURES[name]
+    errors = pair.errors(10**4, 10, 40_000, np.random.default_rng(11))
+    # each is a mean over 40,000, or a root of one: five standard errors are below 0.036
+    assert measure.of_sample(errors) == pytest.approx(measure.of_law(pair.std(10**4, 10)), rel=0.036)
 
 
 def test_the_grid_ends_where_it_was_asked_to():

@@ -66,7 +66,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(options, kill
     longest = 0.7 * (time.monotonic() - start)  # so that kills come at the start, in the middle and near the end
     path = Path(words(tmp_path, "killed", **options)[-1])
     command = [sys.executable, "-c", KILLER, str(path), "7", str(longest), str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[-3]) >= 2, f"hardly killed: {done.stdout}"
     killed = tmp_path / "killed"
@@ -87,7 +87,7 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(number, code, tmp_pa
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch ")
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == code, err
     assert err.count("\n") == 1
     assert f"mcrepar train --resume --out {tmp_path / 'run'} goes on from there" in err

@@ -141,10 +141,18 @@ def draws_grid(up_to: int, points: int = 40) -> list[int]:
     return sorted({round(x) for x in np.geomspace(1, up_to, points)})
 
 
-MEASURES: dict[str, Callable[[Array], float]] = {
-    "variance": lambda errors: float(errors.var(ddof=1)),
-    "std": lambda errors: float(errors.std(ddof=1)),
-    "error": lambda errors: float(np.abs(errors).mean()),
+@dataclass(frozen=True)
+class Measure:
+    """A number that says how large errors are: from a sample of them, and what it tends to for normal ones."""
+
+    of_sample: Callable[[Array], float]
+    of_law: Callable[[float], float]
+
+
+MEASURES: dict[str, Measure] = {
+    "variance": Measure(lambda errors: float(errors.var(ddof=1)), lambda std: std * std),
+    "std": Measure(lambda errors: float(errors.std(ddof=1)), lambda std: std),
+    "error": Measure(lambda errors: float(np.abs(errors).mean()), lambda std: math.sqrt(2 / math.pi) * std),
 }
 
 

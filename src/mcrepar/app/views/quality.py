@@ -70,9 +70,10 @@ def _compute(values: Mapping[str, Any]) -> Answer:
         raise FieldError("Type at least one size of a model.", _SIZES[0])
     pair = NormalPair(math.sqrt(values["variance"]), values["distance"], math.sqrt(values["prior_variance"]))
     curves = [_curve(pair, size, values, place) for place, size in enumerate(sizes)]
+    largest = max(curves, key=lambda curve: curve.weights)
     return Answer(
-        _headline(pair, curves[-1], values),
-        notes=_notes(pair, curves[-1], values),
+        _headline(pair, largest, values),
+        notes=_notes(pair, largest),
         figures=_figures(pair, curves, values),
         tables=[_sizes_table(pair, curves, values), _curves_table(curves, values)],
         code=_code(values),
@@ -85,22 +86,17 @@ def _curve(pair: NormalPair, size: int | str, values: Mapping[str, Any], place: 
     draws = draws_grid(values["iterations"], _POINTS)
     errors = [pair.errors(weights, m, simulations, rng, values["entropy"]) for m in draws]
     gradients = [pair.gradient_errors(m, simulations, rng)[1] for m in draws]
-    measure, spread = MEASURES[values["measure"]], MEASURES["std"]
+    measure, spread = MEASURES[values["measure"]], MEASURES["std"].of_sample
     kl = pair.kl(weights)
     return _Curve(
         f"{power_of_ten(weights)} weights" if size == weights else f"{size}, {power_of_ten(weights)}",
         weights,
         draws,
-        [measure(e) for e in errors],
-        [_law(values["measure"], pair.std(weights, m, values["entropy"])) for m in draws],
+        [measure.of_sample(e) for e in errors],
+        [measure.of_law(pair.std(weights, m, values["entropy"])) for m in draws],
         [spread(e) / kl if kl > 0 else math.nan for e in errors],
         [spread(g) for g in gradients],
     )
-
-
-def _law(measure: str, std: float) -> float:
-    """What the measure tends to; the mean absolute value of a normal error is sqrt(2 / pi) standard deviations."""
-    return {"variance": std * std, "std": std, "error": math.sqrt(2 / math.pi) * std}[measure]
 
 
 def _headline(pair: NormalPair, curve: _Curve, values: Mapping[str, Any]) -> str:
@@ -113,7 +109,7 @@ def _headline(pair: NormalPair, curve: _Curve, values: Mapping[str, Any]) -> str
     )
 
 
-def _notes(pair: NormalPair, curve: _Curve, values: Mapping[str, Any]) -> list[str]:
+def _notes(pair: NormalPair, curve: _Curve) -> list[str]:
     exact, sampled = (pair.draws_for(curve.weights, 1.0, entropy) for entropy in ("exact", "mc"))
     needs = (
         f"To know the KL of {curve.label} to ±1 nat takes {_whole(exact)} with exact entropy, "
@@ -129,13 +125,9 @@ def _notes(pair: NormalPair, curve: _Curve, values: Mapping[str, Any]) -> list[s
 
 
 def _whole(draws: float) -> str:
-    return (
-        "one iteration"
-        if draws <= 1
-        else f"{math.ceil(draws):,} iterations"
-        if draws < 1e15
-        else f"{draws:.2g} iterations"
-    )
+    if draws <= 1:
+        return "one iteration"
+    return f"{math.ceil(draws):,} iterations" if draws < 1e15 else f"{draws:.2g} iterations"
 
 
 def _figures(pair: NormalPair, curves: Sequence[_Curve], values: Mapping[str, Any]) -> list[Figure]:

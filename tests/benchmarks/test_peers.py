@@ -1,0 +1,144 @@
+"""The comparison with other libraries runs without them, says that they are missing, and judges points as it should."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+OURS = {"exact", "stats", "repar", "stream", "direct", "per-draw loop", "gradient accumulation"}
+PEERS = {"bayesian-torch", "blitz", "torchbayesian", "torch_blue"}
+
+
+def run(*arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(BENCHMARKS / "peers.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers")
+    done = run("--quick", "--out", folder, "--figures", folder, "--environment", folder / "none")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
+    assert not (folder / "none").exists()
+    return json.loads((folder / "peers.json").read_text())
+
+
+def test_our_steps_are_measured_and_peers_skipped(found):
+    assert set(found["steps"]) == OURS
+    assert set(found["skipped"]) == PEERS
+    for name, step in found["steps"].items():
+        assert [p["M"] for p in step["points"]] == ([1] if name == "exact" else [1, 3])
+        assert all(p["seconds"] > 0 and p["saved_bytes"] > 0 and not p["extrapolated"] for p in step["points"])
+        assert step["end"] is None
+
+
+def test_saved_bytes_grow_for_the_loops_that_keep_their_graph_only(found):
+    kept = {name: [p["saved_bytes"] for p in step["points"]] for name, step in found["steps"].items()}
+    growing = {name for name, values in kept.items() if values[-1] > values[0]}
+    assert growing == {"direct", "per-draw loop"}
+
+
+def test_targets_state_both_ends(found):
+    assert len(found["targets"]) == 9
+    for row in found["targets"]:
+        met = row["ratio"] >= row["at least"] if "at least" in row else row["ratio"] <= row["at most"]
+        assert row["met"] == met
+    assert all(row["met"] for row in found["targets"] if "at most" in row)
+
+
+def test_we_pass_every_point(found):
+    points = found["checks"]["mcrepar"]["points"]
+    assert len(points) == 12
+    assert {name: point for name, point in points.items() if point["passed"] is not True} == {}
+
+
+def test_a_quick_run_does_not_replace_measured_numbers():
+    done = run("--quick")
+    assert done.returncode == 2
+    assert "--out and --figures" in done.stderr
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peers
+    import peers_checks
+    import peers_libraries
+
+    return peers, peers_checks, peers_libraries
+
+
+def test_wrong_libraries_fail_the_points(modules):
+    """A KL that is a mean, and one noise for all forwards: each fails its own points and passes the other's."""
+    _, checks, libraries = modules
+
+    class Mean(libraries.Mcrepar):
+        def kl(self, bnn, x):
+            return super().kl(bnn, x) / sum(loc.numel() for loc, _ in self.learned(bnn))
+
+    class Shrunk(libraries.Mcrepar):
+        def forward(self, bnn, x):
+            with bnn.frozen("mean"):
+                centre = bnn(x)
+            return centre + (bnn(x) - centre) / len(x) ** 0.5
+
+    torch.manual_seed(0)
+    assert checks.kl_is_a_sum(Mean())[0] is False
+    assert checks.spread_whatever_the_batch(Mean())[0] is True
+    assert checks.kl_is_a_sum(libraries.Mcrepar())[0] is True
+    assert checks.spread_whatever_the_batch(Shrunk())[0] is False
+    assert checks.kl_of_what_is_drawn(Shrunk())[0] is False
+
+
+def test_a_curve_ends_by_time_or_failure_and_is_extrapolated_linearly(modules):
+    peers, _, _ = modules
+
+    def point(draws):
+        return {"seconds": 1.0 + 2.0 * draws, "peak_bytes": 100 + 10 * draws, "saved_bytes": 10 * draws}
+
+    slow = peers.Curve(peers.STEPS["direct"])
+    for draws in (1, 3, 10):
+        assert slow.goes_on(draws)
+        slow.add(draws, point(draws))
+    assert not slow.goes_on(30)  # 61 s
+    assert slow.end == {"M": 30, "reason": "time", "seconds": pytest.approx(61.0)}
+    slow.extrapolate(peers.GRID)
+    hollow = [p for p in slow.points if p["extrapolated"]]
+    assert [p["M"] for p in hollow] == [30, 100, 300, 1000]
+    assert hollow[-1]["seconds"] == pytest.approx(2001.0)
+    assert slow.at(1000)["saved_bytes"] == pytest.approx(10_000)
+
+    flat = peers.Curve(peers.STEPS["exact"])  # it has no M: one point, and no end
+    flat.add(1, point(1))
+    assert not flat.goes_on(10**6)
+    flat.extrapolate(peers.GRID)
+    assert flat.end is None
+    assert flat.at(1000) == flat.points[0]
+    assert len(flat.points) == 1
+
+    broken = peers.Curve(peers.STEPS["direct"])
+    broken.add(1, {"failed": "error", "error": "RuntimeError: no"})
+    broken.extrapolate(peers.GRID)
+    assert broken.points == []
+    assert not broken.goes_on(3)
+
+
+def test_a_child_that_leaves_no_line_is_a_recorded_fact(modules):
+    peers, _, _ = modules
+    found = peers.child(Path(sys.executable), "no_such_script.py", "")
+    assert found["failed"] == "error"
+    assert found["error"].startswith("exit code 2")
+
+
+def test_a_step_that_does_not_fit_says_so(modules):
+    peers, _, _ = modules
+    case = {**peers.QUICK, "step": "direct", "M": 10_000, "budget": 300 * 2**20}
+    found = peers.child(Path(sys.executable), "peers_steps.py", json.dumps(case))
+    assert found["failed"] == "memory", found
