@@ -176,7 +176,7 @@ def interpreters(environment: Path, quick: bool) -> tuple[dict[str, Path], str]:
 def measure(environment: Path, quick: bool) -> dict[str, Any]:
     pythons, why = interpreters(environment, quick)
     found_on, grid, settings = machine(), GRID[:2] if quick else GRID, QUICK if quick else FULL
-    checks, broken = {}, dict.fromkeys(LIBRARIES.keys() - pythons.keys(), why)
+    checks, broken = {}, {name: why for name in LIBRARIES if name not in pythons}
     for name, python in list(pythons.items()):
         here = quick and python == OURS
         checked = peers_checks.run(LIBRARIES[name]) if here else child(python, "peers_checks.py", name)

@@ -17,7 +17,7 @@ PEERS = {"bayesian-torch", "blitz", "torchbayesian", "torch_blue"}
 def run(*arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(BENCHMARKS / "peers.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
 
 
 @pytest.fixture(scope="module")
