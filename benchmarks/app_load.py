@@ -70,7 +70,7 @@ def server() -> Iterator[tuple[str, int]]:
         yield process.stdout.readline().split()[2], process.pid
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(120)
 
 
 def memory_of(pid: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync")  # fmt: skip
-WAIT = 60_000  # milliseconds: on a busy machine
+WAIT = 180_000  # milliseconds: on a busy machine
 
 
 class Page:

@@ -24,7 +24,7 @@ def stop_server(process: subprocess.Popen) -> int:
     """Interrupt it as Ctrl+C does; its exit code."""
     process.send_signal(signal.SIGINT)
     try:
-        return process.wait(60)
+        return process.wait(180)
     finally:
         process.kill()
         process.stdout.close()

@@ -16,7 +16,7 @@ def test_a_small_crowd_is_served(tmp_path):
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "app.json").read_text())
