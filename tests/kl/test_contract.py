@@ -21,7 +21,7 @@ from mcrepar.kl.divergence import kl_of
 from mcrepar.kl.draws import Walk, new_seed
 from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
 from mcrepar.kl.fused import CPU_BLOCK
-from mcrepar.kl.layout import flat, unflat, weight_order
+from mcrepar.kl.layout import empty_like, flat, unflat, weight_order
 
 DRAWS = 7
 
@@ -208,6 +208,19 @@ def test_weights_are_walked_as_they_lie_in_memory(layout):
     assert torch.equal(row, x.as_strided((120,), (2 if layout == "strided" else 1,)))
     assert row.data_ptr() == x.data_ptr()
     assert torch.equal(unflat(row, x.shape, order), x)
+    fresh = empty_like(x, order)
+    assert flat(fresh, order).data_ptr() == fresh.data_ptr()
+    assert flat(fresh, order).is_contiguous()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed"])
+def test_the_gradient_is_no_view(layout):
+    """Autograd adds other gradients into it only if it owns its memory and lies as the parameter does."""
+    loc, scale = laid_out(layout, -0.5), laid_out(layout, 0.2)
+    kl = kl_divergence(posterior("normal", loc=loc, scale=scale), prior("normal"), method="exact")
+    for x, gradient in zip((loc, scale), torch.autograd.grad(kl, (loc, scale)), strict=True):
+        assert gradient._base is None
+        assert gradient.stride() == x.stride()
 
 
 def test_weights_keep_their_logical_order_where_something_ties_them_to_their_places():

@@ -21,7 +21,7 @@ from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import DEFAULT_BYTES
 from mcrepar.kl.fused import Factor, Sums, block_of, wide_sum
-from mcrepar.kl.layout import Order, flat, unflat
+from mcrepar.kl.layout import Order, unflat
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +64,12 @@ def contract(
     rest = [p for p in live if not (eager or _needs_graph(p))]
     total = _eager(q, loc, [_in_shape(p, q, order) for p in plain])
     if rest:
-        loc, scale = flat(loc, order) if isinstance(loc, Tensor) else loc, flat(q.learned[-1], order)
+        scale = q.learned[-1]
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
+        start = loc if isinstance(loc, Tensor) else None
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
-            factors, ts, loc if isinstance(loc, Tensor) else None, scale, is_log, block_of(scale, max_bytes)
+            factors, ts, start, scale, is_log, block_of(scale, max_bytes), order
         )
         stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
         total = total + stacked @ sums

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mcrepar.families.parameters import Number
 from mcrepar.families.statistics import Monomial
+from mcrepar.kl.layout import Order, empty_like, flat, unflat
 
 COPIES = 8  # temporaries of a block that live at once
 CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
@@ -41,7 +42,11 @@ class Factor:
 
 
 class Sums(torch.autograd.Function):
-    """sum_d n_j(theta_d) t_jd for every j: value and gradient without a graph, in blocks that stay in the cache."""
+    """sum_d n_j(theta_d) t_jd for every j: value and gradient without a graph, in blocks that stay in the cache.
+
+    theta comes in its shape and the gradient leaves in it, as no view of anything: autograd then adds the likelihood's
+    gradient into it instead of allocating their sum.
+    """
 
     @staticmethod
     def forward(
@@ -52,14 +57,15 @@ class Sums(torch.autograd.Function):
         scale: Tensor,
         is_log: bool,
         block: int,
+        order: Order,
     ) -> Tensor:
-        ctx.factors, ctx.is_log, ctx.block = factors, is_log, block
+        ctx.factors, ctx.is_log, ctx.block, ctx.order = factors, is_log, block, order
         ctx.numbers = [None if isinstance(t, Tensor) else t for t in ts]
         ctx.save_for_backward(loc, scale, *(t for t in ts if isinstance(t, Tensor)))
         wide = wide_sum(scale.device)
         parts = [
             torch.stack([point.sum(f, t) for f, t in zip(factors, at, strict=True)]).to(wide)
-            for point, at in _points(ts, loc, scale, is_log, block)
+            for point, at in _points(ts, loc, scale, is_log, block, order)
         ]
         return torch.stack(parts).sum(0)
 
@@ -69,21 +75,21 @@ class Sums(torch.autograd.Function):
         kept = iter(tensors)
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
         if torch.is_grad_enabled():  # create_graph=True
-            slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, grad)
-            return None, None, *slopes, None, None
+            slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, ctx.order, grad)
+            return None, None, *slopes, None, None, None
         weights = grad.tolist()
-        d_loc = torch.empty_like(loc) if loc is not None and ctx.needs_input_grad[2] else None
-        d_scale = torch.empty_like(scale) if ctx.needs_input_grad[3] else None
+        d_loc = empty_like(loc, ctx.order) if loc is not None and ctx.needs_input_grad[2] else None
+        d_scale = empty_like(scale, ctx.order) if ctx.needs_input_grad[3] else None
+        rows = [None if d is None else flat(d, ctx.order) for d in (d_loc, d_scale)]
         start = 0
-        for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block):
+        for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block, ctx.order):
             stop = start + point.size
             jobs = list(zip(ctx.factors, at, weights, strict=True))
-            if d_loc is not None:
-                _combine([point.slope_loc(f, t, g) for f, t, g in jobs], d_loc[start:stop])
-            if d_scale is not None:
-                _combine([point.slope_scale(f, t, g) for f, t, g in jobs], d_scale[start:stop])
+            for row, slope in zip(rows, (point.slope_loc, point.slope_scale), strict=True):
+                if row is not None:
+                    _combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
             start = stop
-        return None, None, d_loc, d_scale, None, None
+        return None, None, d_loc, d_scale, None, None, None
 
 
 def block_of(scale: Tensor, max_bytes: int) -> int:
@@ -93,9 +99,10 @@ def block_of(scale: Tensor, max_bytes: int) -> int:
 
 
 def _points(
-    ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int
+    ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int, order: Order
 ) -> Iterator[tuple[_Point, list[Number]]]:
     """The blocks of weights with their t."""
+    loc, scale = None if loc is None else flat(loc, order), flat(scale, order)
     for start in range(0, scale.numel(), block):
         cut = slice(start, start + block)
         point = _Point(None if loc is None else loc[cut], scale[cut], is_log)
@@ -214,19 +221,20 @@ def _differentiable(
     loc: Tensor | None,
     scale: Tensor,
     is_log: bool,
+    order: Order,
     grad: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradient as a graph of its own, for double backward."""
-    point = _Point(loc, scale, is_log)
+    point = _Point(None if loc is None else flat(loc, order), flat(scale, order), is_log)
 
     def slope(parts: list[tuple[float, list[Tensor]]]) -> Tensor:
-        total = torch.zeros_like(scale)
+        total = torch.zeros_like(point.given)
         for (weight, tensors), g in zip(parts, grad.unbind(), strict=True):
             product = weight * g.to(scale.dtype)
             for tensor in tensors:
                 product = product * tensor
             total = total + product
-        return total
+        return unflat(total, scale.shape, order)
 
     jobs = list(zip(factors, ts, strict=True))
     d_loc = None if loc is None else slope([point.slope_loc(f, t, 1.0) for f, t in jobs])

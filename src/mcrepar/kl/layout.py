@@ -32,3 +32,11 @@ def unflat(row: Tensor, shape: torch.Size, order: Order) -> Tensor:
         return row.reshape(shape)
     inverse = sorted(range(len(order)), key=lambda k: order[k])
     return row.view([shape[k] for k in order]).permute(inverse)
+
+
+def empty_like(x: Tensor, order: Order) -> Tensor:
+    """A tensor of the shape of `x`, whose memory goes through the weights in `order`: `flat` makes a view of it."""
+    strides, step = [0] * x.dim(), 1
+    for k in reversed(range(x.dim()) if order is None else order):
+        strides[k], step = step, step * x.shape[k]
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
