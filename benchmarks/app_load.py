@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,35 @@ CHANGES = {
         "memory": ("4", "24", "80"),
         "iterations": ("100", "10^6"),
     },
+    "run": {"threshold": tuple(f"{k / 20:g}" for k in range(21)), "show": ("unsure", "wrong", "sure", "all")},
 }
 
 
+def write_run(folder: Path, count: int = 10_000, draws: int = 100) -> None:
+    """A run with as many predictions as CIFAR-10 has test images, of random votes."""
+    chance = np.random.default_rng(0)
+    probs = chance.dirichlet([0.3] * 10, count)
+    votes = chance.multinomial(draws, probs)
+    entropy = -(probs * np.log(np.maximum(probs, 1e-12))).sum(1)
+    folder.mkdir(parents=True)
+    np.savez(
+        folder / "predictions.npz",
+        y=chance.multinomial(1, probs).argmax(1),
+        probs=probs,
+        label=votes.argmax(1),
+        draws=draws,
+        confidence=votes.max(1) / draws,
+        entropy=entropy,
+        mutual_information=entropy / 2,
+        thumbnails=chance.integers(0, 256, (200, 32, 32, 3), dtype=np.uint8),
+        thumbnail_indices=np.arange(200),
+    )
+
+
 @contextmanager
-def server() -> Iterator[tuple[str, int]]:
+def server(runs: Path) -> Iterator[tuple[str, int]]:
     """A server in a process of its own: its address and its process id."""
-    command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser", "--runs", str(runs)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -82,12 +105,12 @@ def memory_of(pid: int) -> dict[str, float]:
 class User:
     """One page, made by hand: it waits for each answer before the next change."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, runs: Path) -> None:
         self.url = url.replace("http", "ws") + "websocket/"
         self.random = random.Random(seed)
         self.fields: dict[str, Any] = {
             f"{view.name}_{control.name}": control.default
-            for view in all_views(None).values()
+            for view in all_views(runs).values()
             for control in view.every
         }
         self.seconds: list[float] = []
@@ -121,8 +144,8 @@ class User:
             self.seconds.append(time.perf_counter() - start)
 
 
-async def crowd(url: str, users: int, seconds: float, pause: float) -> list[User]:
-    people = [User(url, seed) for seed in range(users)]
+async def crowd(url: str, users: int, seconds: float, pause: float, runs: Path) -> list[User]:
+    people = [User(url, seed, runs) for seed in range(users)]
     until = time.perf_counter() + seconds
     await asyncio.gather(*(user.visit(until, pause) for user in people))
     return people
@@ -177,16 +200,21 @@ def repaints(url: str, changes: int) -> dict[str, dict[str, float]]:
 
 def measure(users: int, seconds: float, pause: float, changes: int, warm: float) -> dict[str, Any]:
     found_on = machine()
-    with server() as (url, pid):
-        asyncio.run(crowd(url, 1, warm, 0.2))  # lets what is computed once be computed
+    with TemporaryDirectory() as folder:
+        write_run(Path(folder) / "random")
+        return {"machine": found_on, **_measured(Path(folder), users, seconds, pause, changes, warm)}
+
+
+def _measured(runs: Path, users: int, seconds: float, pause: float, changes: int, warm: float) -> dict[str, Any]:
+    with server(runs) as (url, pid):
+        asyncio.run(crowd(url, 1, warm, 0.2, runs))  # lets what is computed once be computed
         painted = repaints(url, changes) if changes else {}
         before = memory_of(pid)
-        people = asyncio.run(crowd(url, users, seconds, pause))
+        people = asyncio.run(crowd(url, users, seconds, pause, runs))
         after = memory_of(pid)
     errors = [error for user in people for error in user.errors]
     answered = summary([s for user in people for s in user.seconds])
     return {
-        "machine": found_on,
         "load average at the end": round(os.getloadavg()[0], 2),
         "repaint, one user": painted,
         "crowd": {"users": users, "seconds": seconds, "mean pause": pause, **answered, "errors": errors},

@@ -262,7 +262,7 @@ def main() -> None:
     (out / "kl.json").write_text(json.dumps(found, indent=1) + "\n")
     kl_figure.draw(found["curves"], figures)
     if out == RESULTS:
-        readme.rewrite()
+        readme.rewrite("kl")
     for row in found["targets"]:
         print(f"{row['what']}: {row['ratio']:.2f}x of {row['against']} (target {row['target']}x)")
 

@@ -212,7 +212,7 @@ CHECKS: dict[str, Callable[[Library], Finding]] = {
     "5a flipout without noise is deterministic": flipout_without_noise,
     "5b radial is radial": radial_is_radial,
     "6 KL of the posterior that is drawn from": kl_of_what_is_drawn,
-    "7a saving restores the prior": saving_restores_the_prior,
+    "7a state_dict restores the prior": saving_restores_the_prior,
     "7b copies, stores nothing twice": copies_and_stores_once,
     "8 conversion keeps options": conversion_keeps_options,
     "9 BatchNorm trains": batchnorm_trains,

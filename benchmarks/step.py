@@ -3,16 +3,21 @@
 python benchmarks/step.py [--quick] [--out FOLDER]
 
 What being Bayesian adds is given in multiples of drawing every weight once, within one run, in both memory layouts.
+Steps of one round are compared with one another, for the machine's speed drifts from round to round.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import readme
 import torch
 import torch.nn.functional as F
 from timing import Timings, machine, take_turns
@@ -66,12 +71,15 @@ def steps(quick: bool, layout: torch.memory_format, rounds: int) -> Timings:
     return take_turns(cases, rounds)
 
 
-def prediction(quick: bool, rounds: int) -> Timings:
-    """Predict with several draws against as many deterministic forwards."""
-    images, draws = (64, 3) if quick else (512, 5)
+def prediction(quick: bool, images: int, rounds: int) -> Timings:
+    """Predict with several draws, with and without norm statistics of its own for each, against as many forwards."""
+    draws = 3 if quick else 5
     x = torch.randn(images, 3, 32, 32)
     plain = network(quick).eval()
-    bnn = mcrepar.bayesian(network(quick)).calibrate(x[:BATCH]).eval()
+    bnns = {
+        "predict": mcrepar.bayesian(network(quick)).eval(),
+        f"predict, calibrated on {BATCH} images": mcrepar.bayesian(network(quick)).calibrate(x[:BATCH]).eval(),
+    }
 
     def forwards() -> None:
         with torch.no_grad():
@@ -79,24 +87,31 @@ def prediction(quick: bool, rounds: int) -> Timings:
                 for part in x.split(256):
                     plain(part)
 
-    def predict() -> None:
+    def predict(bnn: nn.Module) -> None:
         mcrepar.predict(bnn, x, draws=draws, batch_size=256, likelihood=mcrepar.likelihoods.Categorical())
 
-    return take_turns({"forwards": forwards, "predict": predict}, rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that running statistics belong to no draw
+        return take_turns({"forwards": forwards, **{n: partial(predict, b) for n, b in bnns.items()}}, rounds)
 
 
 def added(times: Timings) -> dict[str, dict[str, float | bool]]:
-    """What a case adds to the deterministic step, in multiples of drawing every weight, and its ratio to that step."""
-    draw, base = times["draw every weight"]["median"], times["deterministic"]["median"]
-    return {
-        name: {
-            "added, in draws of every weight": (times[name]["median"] - base) / draw,
-            "target": TARGETS[name],
-            "met": (times[name]["median"] - base) / draw <= TARGETS[name],
-            "ratio to the deterministic step": times[name]["median"] / base,
-        }
-        for name in CASES
-    }
+    """What a case adds to the deterministic step of its round, in draws of every weight, and their ratio."""
+    draw, base = times["draw every weight"]["median"], times["deterministic"]["each"]
+    found: dict[str, dict[str, float | bool]] = {}
+    for name, target in TARGETS.items():
+        pairs = list(zip(times[name]["each"], base, strict=True))
+        more = statistics.median(case - plain for case, plain in pairs) / draw
+        ratio = statistics.median(case / plain for case, plain in pairs)
+        found[name] = {"draws": more, "target": target, "met": more <= target, "ratio": ratio}
+    return found
+
+
+def over_forwards(times: Timings) -> dict[str, float]:
+    """The time of predict over that of the forwards of its round."""
+    base = times["forwards"]["each"]
+    ratios = {name: [s / plain for s, plain in zip(t["each"], base, strict=True)] for name, t in times.items()}
+    return {name: statistics.median(r) for name, r in ratios.items() if name != "forwards"}
 
 
 def main() -> None:
@@ -106,24 +121,25 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick and options.out == parser.get_default("out"):
         parser.error("--quick numbers must not replace measured ones: give --out")
-    found_on, rounds = machine(), 1 if options.quick else 7
+    found_on, rounds = machine(), 1 if options.quick else 15
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     times = {name: steps(options.quick, layout, rounds) for name, layout in layouts.items()}
-    predicted = prediction(options.quick, 1 if options.quick else 3)
+    images = (64, 32) if options.quick else (512, 32)
+    predicted = {f"{n} images": prediction(options.quick, n, 1 if options.quick else 3) for n in images}
     found = {
         "quick": options.quick,
         "machine": found_on,
         "batch": BATCH,
         "added": {name: added(t) for name, t in times.items()},
-        "predict over forwards": predicted["predict"]["median"] / predicted["forwards"]["median"],
+        "predict over forwards": {name: over_forwards(t) for name, t in predicted.items()},
         "seconds": {**times, "prediction": predicted},
     }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "step.json").write_text(json.dumps(found, indent=2) + "\n")
-    for layout, cases in found["added"].items():  # type: ignore[attr-defined]
-        for name, row in cases.items():
-            print(f"{layout:>13}  {name:<16}  {row}")
-    print("predict over forwards:", round(found["predict over forwards"], 3))  # type: ignore[call-overload]
+    if options.out == parser.get_default("out"):
+        readme.rewrite("step")
+    for key in ("added", "predict over forwards"):
+        print(json.dumps({key: found[key]}, indent=2))
 
 
 if __name__ == "__main__":

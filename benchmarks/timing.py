@@ -8,14 +8,15 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
-Timings = dict[str, dict[str, float]]
+Timings = dict[str, dict[str, Any]]
 
 
 def take_turns(cases: dict[str, Callable[[], None]], rounds: int, warm_up: int = 1) -> Timings:
-    """Seconds of every case: median, fastest and slowest of `rounds` rounds, in each of which all take their turn."""
+    """Seconds of every case in each of `rounds` rounds, in which all take their turn."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for turn in range(warm_up + rounds):
         for name, run in cases.items():
@@ -24,7 +25,7 @@ def take_turns(cases: dict[str, Callable[[], None]], rounds: int, warm_up: int =
             if turn >= warm_up:
                 seconds[name].append(time.perf_counter() - start)
     return {
-        name: {"median": statistics.median(s), "fastest": min(s), "slowest": max(s), "rounds": rounds}
+        name: {"median": statistics.median(s), "fastest": min(s), "slowest": max(s), "rounds": rounds, "each": s}
         for name, s in seconds.items()
     }
 

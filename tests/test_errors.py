@@ -23,6 +23,13 @@ def test_survives_a_copy_as_between_processes(cls):
     assert str(error) == "a: b; use c."
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_part_is_named_before_what_was_asked(cls):
+    error = cls("a", "b", "c").within("head.weight")
+    assert type(error) is cls
+    assert str(error) == "head.weight: a: b; use c."
+
+
 def test_warnings_are_user_warnings():
     assert issubclass(errors.InfiniteVarianceWarning, UserWarning)
     assert issubclass(errors.TaylorWarning, UserWarning)

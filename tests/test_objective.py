@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import pickle
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,9 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import mcrepar
-from mcrepar.errors import McreparError, MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
-from mcrepar.nn.preactivation import capture
+from mcrepar.errors import McreparError, ParameterError
+from mcrepar.likelihoods import Bernoulli, Categorical, Normal
 from mcrepar.objective import elbo, kl_weight
 
 
@@ -49,6 +45,12 @@ def test_the_parts_add_up():
     torch.testing.assert_close(e.nll, expected)
     torch.testing.assert_close(e.kl, mcrepar.kl(bnn))
     torch.testing.assert_close(e.loss, e.nll + 0.25 * e.kl / 100)
+
+
+def test_the_paper_divides_by_the_number_of_batches():
+    bnn, x, y = net(), randn(4, 3), randn(4, 2)
+    e = elbo(bnn, Normal(), x, y, data_size=12, beta=kl_weight("paper", batch_size=4)(0))
+    torch.testing.assert_close(e.loss, e.nll + e.kl / 3)
 
 
 @pytest.mark.parametrize("last_layer_draws", [None, 1, 50])
@@ -279,133 +281,3 @@ def test_a_loss_that_is_not_finite_names_the_tensor():
     with torch.no_grad():
         bnn.latents["2/weight"].log_scale[0, 0] = math.nan
     refused("the nll is nan; .*: latents.2/weight.log_scale", bnn=bnn)
-
-
-# ---- a known answer
-
-
-def trained(bnn: mcrepar.BayesianModule, likelihood: Likelihood, x: Tensor, y: Tensor) -> None:
-    """To the optimum: with last_layer_draws="exact" the objective of a linear model is deterministic."""
-    optimizer = torch.optim.LBFGS(
-        bnn.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-16, line_search_fn="strong_wolfe"
-    )
-
-    def loss() -> float:
-        optimizer.zero_grad()
-        e = elbo(bnn, likelihood, x, y, data_size=len(x), last_layer_draws="exact")
-        (e.loss * len(x)).backward()
-        return float(e.loss.detach() * len(x))
-
-    for _ in range(3):
-        optimizer.step(loss)
-
-
-def test_linear_regression_has_the_exact_mean_field_solution():
-    scale, width, x = 0.7, 0.9, randn(30, 3)
-    y = x @ randn(3, 2, seed=1) + 0.3 + scale * randn(30, 2, seed=2)
-    torch.manual_seed(0)
-    bnn = mcrepar.bayesian(nn.Linear(3, 2).double(), "normal", mcrepar.prior("normal", loc=0.0, scale=width))
-    trained(bnn, Normal(scale), x, y)
-    design = torch.cat([x, torch.ones(30, 1).double()], 1)
-    precision = design.T @ design / scale**2 + torch.eye(4).double() / width**2
-    mean = torch.linalg.solve(precision, design.T @ y / scale**2).T  # (outputs, weights and bias)
-    deviation = precision.diagonal().rsqrt().expand(2, 4)
-    for name, columns in (("weight", slice(0, 3)), ("bias", 3)):
-        latent = bnn.latents[name]
-        torch.testing.assert_close(latent.loc.data, mean[:, columns], atol=1e-6, rtol=1e-6)
-        torch.testing.assert_close(latent.log_scale.exp().data, deviation[:, columns], atol=1e-6, rtol=1e-6)
-
-
-def test_predictive_intervals_cover_at_their_nominal_rate():
-    """1000 independent regressions, the outputs of one layer, with weights from the prior and orthogonal inputs.
-
-    Then the mean-field posterior is the exact one and coverage is nominal: the number of covered points is
-    Binomial(1000, level). |z| < 5: false alarms 6e-7 for each of two levels.
-    """
-    count, scale = 1000, 0.5
-    x = torch.linalg.qr(randn(12, 3)).Q * 2
-    truth = randn(count, 3, seed=1)
-    y = x @ truth.T + scale * randn(12, count, seed=2)
-    bnn = mcrepar.bayesian(nn.Linear(3, count, bias=False).double(), "normal", mcrepar.prior("normal", scale=1.0))
-    trained(bnn, Normal(scale), x, y)
-    new = randn(1, 3, seed=3)
-    seen = (truth @ new[0] + scale * randn(count, seed=4)).squeeze()
-    _, law = capture([bnn], lambda: bnn(new))
-    deviation = (law.deviations(None)[1] + scale**2).sqrt().squeeze()
-    z = (seen - law.loc.squeeze()) / deviation
-    for level in (0.5, 0.9):
-        inside = float((z.abs() < math.sqrt(2) * torch.erfinv(torch.tensor(level))).sum())
-        assert abs(inside - count * level) < 5 * math.sqrt(count * level * (1 - level))
-
-
-# ---- the weights of the KL
-
-
-def test_graves_paper_and_constant_do_not_change():
-    for schedule, value in (
-        (kl_weight("graves"), 1.0),
-        (kl_weight("paper", batch_size=128), 128.0),
-        (kl_weight("constant", beta=0.02), 0.02),
-    ):
-        assert [schedule(step) for step in (0, 1, 10**6)] == [value] * 3
-
-
-def test_the_paper_divides_by_the_number_of_batches():
-    bnn, x, y = net(), randn(4, 3), randn(4, 2)
-    e = elbo(bnn, Normal(), x, y, data_size=12, beta=kl_weight("paper", batch_size=4)(0))
-    torch.testing.assert_close(e.loss, e.nll + e.kl / 3)
-
-
-@pytest.mark.parametrize("batches", [1, 2, 7, 100, 10_000])
-def test_blundell_has_the_mean_1_and_halves(batches):
-    schedule = kl_weight("blundell", batches=batches)
-    values = [schedule(step) for step in range(batches)]
-    assert math.isclose(math.fsum(values) / batches, 1.0, rel_tol=1e-12)
-    assert all(second == first / 2 for first, second in itertools.pairwise(values[:30]))
-    assert schedule(batches) == values[0]
-    if batches <= 100:
-        assert math.isclose(values[-1], batches / (2**batches - 1), rel_tol=1e-12)
-
-
-def test_linear_and_cyclic():
-    assert [kl_weight("linear", steps=4, beta=0.8)(step) for step in range(6)] == [
-        0.0,
-        0.2,
-        0.4,
-        0.6000000000000001,
-        0.8,
-        0.8,
-    ]
-    cyclic = kl_weight("cyclic", period=8, ratio=0.5, beta=2.0)
-    assert [cyclic(step) for step in range(10)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0, 0.0, 0.5]
-    assert kl_weight("cyclic", period=4, ratio=1)(3) == 0.75
-
-
-def test_a_schedule_is_a_value():
-    schedule = kl_weight("cyclic", period=8)
-    assert pickle.loads(pickle.dumps(schedule)) == schedule  # noqa: S301
-    assert hash(schedule) == hash(kl_weight("cyclic", period=8))
-    assert repr(schedule) == "KLWeight(name='cyclic', options={'period': 8})"
-
-
-BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: kl_weight("grave"), "kl_weight\\('grave'\\): no schedule has this name; use 'graves'"),
-    (lambda: kl_weight("?"), "'graves' or 'blundell' or 'paper' or 'constant' or 'linear' or 'cyclic'"),
-    (lambda: kl_weight(3), "no schedule has this name"),
-    (lambda: kl_weight("graves", beta=1.0), "it has no such option; use no options"),
-    (lambda: kl_weight("blundell", steps=3), "it has no such option; use batches="),
-    (lambda: kl_weight("blundell"), "it needs batches"),
-    (lambda: kl_weight("blundell", batches=0), "batches=0: it is too small"),
-    (lambda: kl_weight("linear", steps=2.5), "steps=2.5: it is a float"),
-    (lambda: kl_weight("linear", steps=2, beta=-1), "beta=-1"),
-    (lambda: kl_weight("cyclic", period=4, ratio=0), "ratio=0: it is no share of a period"),
-    (lambda: kl_weight("cyclic", period=4, ratio=1.5), "ratio=1.5"),
-    (lambda: kl_weight("graves")(-1), "step=-1: it is too small"),
-    (lambda: kl_weight("graves")(0.5), "step=0.5: it is a float"),
-]
-
-
-@pytest.mark.parametrize(("ask", "message"), BAD, ids=[b[1][:30] for b in BAD])
-def test_bad_schedules(ask, message):
-    with pytest.raises((ParameterError, MethodError), match=message):
-        ask()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mcrepar
-from mcrepar import ParameterError, models, paper
+from mcrepar import ParameterError, paper
 from mcrepar.models import alexnet
 from mcrepar.nn.module import BayesianModule
 from mcrepar.paper import AlexNet, dnn_to_bnn, get_kl_loss
@@ -108,7 +108,6 @@ def test_alexnet_is_plain():
     net = alexnet.AlexNet()
     assert sum(p.numel() for p in net.parameters()) == 2_174_912
     assert not any("bias" in name for name, _ in net.named_parameters())
-    assert models.__doc__
     convolutions = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
     widths = [(c.in_channels, c.out_channels, c.kernel_size[0], c.stride[0], c.padding[0]) for c in convolutions]
     assert widths == [
@@ -212,6 +211,9 @@ def test_dnn_to_bnn_flipout():
         ({"prior_variance": 1.0}, "prior_variance"),
         ({"type": "Radial"}, "Flipout"),
         ({"posterior_mu_init": 0.3}, "mu_init"),
+        ({"posterior_rho_init": -1e3}, "rho_init=-1000.0: .*; use a number such as"),
+        ({"posterior_rho_init": "-3"}, "rho_init='-3'"),
+        ({"moped_enable": True, "moped_delta": 0}, "start_std=0"),
     ],
 )
 def test_dnn_to_bnn_refuses(changes, words):
@@ -223,7 +225,7 @@ def test_dnn_to_bnn_refuses(changes, words):
 
 
 def test_get_kl_loss_of_a_plain_network():
-    with pytest.raises(ParameterError, match="no part of it is Bayesian"):
+    with pytest.raises(ParameterError, match="nothing in it is Bayesian"):
         get_kl_loss(nn.Linear(2, 2))
 
 

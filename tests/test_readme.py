@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-RESULTS = ROOT / "benchmarks" / "results" / "kl.json"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def load(path):
@@ -17,21 +17,22 @@ def load(path):
     return module
 
 
-def test_numbers_are_the_measured_ones():
+@pytest.mark.parametrize("name", load(ROOT / "benchmarks" / "readme.py").BLOCKS)
+def test_numbers_are_the_measured_ones(name):
     writer = load(ROOT / "benchmarks" / "readme.py")
-    between = README.read_text().split(writer.START)[1].split(writer.END)[0]
-    found = json.loads(RESULTS.read_text())
+    found = json.loads((RESULTS / f"{name}.json").read_text())
     assert not found["quick"]
-    assert between.strip() == writer.block(found)
+    assert writer.block(name, found) in README.read_text()
 
 
 def test_rewriting_touches_nothing_else(tmp_path):
     writer = load(ROOT / "benchmarks" / "readme.py")
-    found = json.loads(RESULTS.read_text())
+    new = writer.block("kl", json.loads((RESULTS / "kl.json").read_text()))
+    first, *_, last = new.splitlines()
     copy = tmp_path / "README.md"
-    copy.write_text(f"before\n{writer.START}\nold\n{writer.END}\nafter\n")
-    writer.rewrite(found, copy)
-    assert copy.read_text() == f"before\n{writer.START}\n{writer.block(found)}\n{writer.END}\nafter\n"
+    copy.write_text(f"before\n{first}\nold\n{last}\nafter\n")
+    writer.rewrite("kl", copy)
+    assert copy.read_text() == f"before\n{new}\nafter\n"
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)\)", README.read_text()))

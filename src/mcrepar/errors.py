@@ -16,6 +16,10 @@ class McreparError(ValueError):
         self.why = why
         self.instead = instead
 
+    def within(self, where: str) -> McreparError:
+        """The same error, with the part of the request it is about."""
+        return type(self)(f"{where}: {self.asked}", self.why, self.instead)
+
     def __reduce__(self) -> tuple[type[McreparError], tuple[str, str, str]]:
         return type(self), (self.asked, self.why, self.instead)
 

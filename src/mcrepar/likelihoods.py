@@ -19,20 +19,22 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class Likelihood(nn.Module, ABC):
     """A law of y given the network's output; a module, because its scale may be learned.
 
-    A new one has `log_prob`, `mean`, `aleatoric` and `_check`, which refuses what `log_prob` cannot take.
+    A new one has `log_prob`, `_check`, which refuses what `log_prob` cannot take, and either `probs`, if its y is a
+    class, or `mean` and `aleatoric`.
     """
 
     @abstractmethod
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         """The sum of log p(y | output) over the outputs of a datum: (batch,)."""
 
-    @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
         """E[y | output]; for classes their probabilities."""
+        return self.probs(output)
 
-    @abstractmethod
     def aleatoric(self, output: Tensor) -> Tensor:
         """Var[y | output], in the shape of `mean`: the part of the uncertainty that no data removes."""
+        p = self.probs(output)
+        return p * (1 - p)
 
     def probs(self, output: Tensor) -> Tensor:
         """The probabilities of the classes."""
@@ -83,13 +85,6 @@ class Categorical(Likelihood):
     def probs(self, output: Tensor) -> Tensor:
         return output.softmax(1)
 
-    def mean(self, output: Tensor) -> Tensor:
-        return self.probs(output)
-
-    def aleatoric(self, output: Tensor) -> Tensor:
-        p = self.probs(output)
-        return p * (1 - p)
-
     def _check(self, output: Tensor, y: Tensor) -> None:
         if y.is_floating_point() or y.dtype == torch.bool:
             self._refuse(f"y has dtype {y.dtype}", "class numbers of an integer dtype")
@@ -116,13 +111,6 @@ class Bernoulli(Likelihood):
     def probs(self, output: Tensor) -> Tensor:
         """The probability of y = 1, output by output."""
         return output.sigmoid()
-
-    def mean(self, output: Tensor) -> Tensor:
-        return self.probs(output)
-
-    def aleatoric(self, output: Tensor) -> Tensor:
-        p = self.probs(output)
-        return p * (1 - p)
 
     def _check(self, output: Tensor, y: Tensor) -> None:
         self._check_shape(tuple(output.shape), y, output)

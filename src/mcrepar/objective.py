@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.kl.draws import new_seed
+from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
@@ -84,7 +85,7 @@ def elbo(
     if not isinstance(likelihood, Likelihood):
         wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
         raise ParameterError(wrong, "it is no Likelihood", "one such as mcrepar.likelihoods.Categorical()")
-    size, draws, beta = _data_size(data_size, y), _whole("draws", draws), _number("beta", beta)
+    size, draws, beta = _data_size(data_size, y), whole_number("draws", draws), _number("beta", beta)
     check_generator(generator)
     _check_input(x)
     args, kwargs = _arguments(x)
@@ -148,7 +149,7 @@ def _data_size(data_size: int | None, y: object) -> int:
             "the KL is divided by the number of data in the whole training set, which a batch does not tell",
             "data_size=len(dataset)",
         )
-    size = _whole("data_size", data_size)
+    size = whole_number("data_size", data_size)
     if isinstance(y, Tensor) and y.dim() and size < len(y):
         raise ParameterError(f"data_size={size}", f"the batch alone has {len(y)} data", "data_size=len(dataset)")
     return size
@@ -216,7 +217,7 @@ class KLWeight:
 
     def __call__(self, step: int) -> float:
         """The beta of a step, counted from 0."""
-        return SCHEDULES[self.name](_whole("step", step, least=0), **self.options)
+        return SCHEDULES[self.name](whole_number("step", step, least=0), **self.options)
 
 
 def kl_weight(name: str, **options: float) -> KLWeight:
@@ -257,15 +258,7 @@ def _option(name: str, value: float) -> float:
         if not 0 < _number(name, value) <= 1:
             raise ParameterError(f"ratio={value}", "it is no share of a period", "a number above 0 and up to 1")
         return value
-    return _whole(name, value)
-
-
-def _whole(name: str, value: object, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
-    if value < least:
-        raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
-    return int(value)
+    return whole_number(name, value)
 
 
 def _number(name: str, value: object) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import numbers
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from mcrepar.families.posterior import Posterior
 from mcrepar.families.priors import prior as prior_of
 from mcrepar.models import MODELS, model
 from mcrepar.nn.layers import bayesian_class
-from mcrepar.nn.module import BayesianModule, bayesian
+from mcrepar.nn.module import BayesianModule, bayesian, total_kl
 
 PRINTED = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Linear")
 
@@ -103,7 +104,7 @@ DEFAULTS: Mapping[str, Any] = {
     "moped_enable": False,
     "moped_delta": 0.5,
 }
-FORWARDS = {"Reparameterization": "weights", "Flipout": "flipout"}
+TYPES = {"Reparameterization": "weights", "Flipout": "flipout"}
 
 
 def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> BayesianModule:
@@ -127,17 +128,15 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
     """
     given = {**DEFAULTS, **bnn_prior_parameters}
     _check(given)
-    inner = copy.copy(model)
-    delta = given["moped_delta"]
+    log_scale = math.log(math.log1p(math.exp(given["posterior_rho_init"])))
+    delta, moped = given["moped_delta"], {"start_std": given["moped_delta"], "pretrained": True}
     bnn = bayesian(
-        inner,
+        copy.copy(model),
         "normal",
         prior_of("normal", loc=float(given["prior_mu"]), scale=float(given["prior_sigma"])),
-        start_std=delta,
-        pretrained=bool(given["moped_enable"]),
-        forward=FORWARDS[given["type"]],
+        forward=TYPES[given["type"]],
+        **(moped if given["moped_enable"] else {}),
     )
-    log_scale = math.log(math.log1p(math.exp(given["posterior_rho_init"])))
     for _, latent in bnn._latents():
         assert latent.loc is not None
         with torch.no_grad():
@@ -158,8 +157,12 @@ def _check(given: Mapping[str, Any]) -> None:
     for key in given:
         if key not in DEFAULTS:
             raise ParameterError(f"{asked} with {key!r}", "it is not one of its keys", ", ".join(DEFAULTS))
-    if given["type"] not in FORWARDS:
-        raise ParameterError(f"{asked} with type={given['type']!r}", "there is no such type", " or ".join(FORWARDS))
+    if given["type"] not in TYPES:
+        raise ParameterError(f"{asked} with type={given['type']!r}", "there is no such type", " or ".join(TYPES))
+    rho = given["posterior_rho_init"]
+    if isinstance(rho, bool) or not isinstance(rho, numbers.Real) or not -700 < float(rho) < 700:
+        why = "log(1 + exp(it)) is no positive number"
+        raise ParameterError(f"{asked} with posterior_rho_init={rho!r}", why, "a number such as -3.0")
     if given["posterior_mu_init"] != 0:
         raise ParameterError(
             f"{asked} with posterior_mu_init={given['posterior_mu_init']}",
@@ -177,7 +180,4 @@ def get_kl_loss(model: nn.Module) -> Tensor:
     >>> get_kl_loss(nn.Sequential(bayes_layers.Linear(3, 2, n_mc_iter=5), nn.ReLU())).shape
     torch.Size([])
     """
-    parts = [module.kl() for module in model.modules() if isinstance(module, BayesianModule)]
-    if not parts:
-        raise ParameterError("get_kl_loss(model)", "no part of it is Bayesian", "dnn_to_bnn(model, {...}) before")
-    return torch.stack(parts).sum()
+    return total_kl(model)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of
-from mcrepar.nn.arguments import check_counts, check_generator
+from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.assembled import one_draw
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
@@ -180,8 +181,8 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]), torch.bool)
     """
     random_parts(bnn, "a prediction of")
-    check_counts("predict", 1, draws=draws, batch_size=batch_size)
-    check_counts("predict", 0, max_bytes=max_bytes)
+    draws, batch_size = whole_number("draws", draws), whole_number("batch_size", batch_size)
+    max_bytes = whole_number("max_bytes", max_bytes, least=0)
     check_generator(generator)
     law = likelihood_of(likelihood)
     device = next((p.device for p in bnn.parameters()), torch.device("cpu"))

@@ -1,13 +1,16 @@
-"""A real server for the tests that need one: a process of its own, on a port that is free."""
+"""A real server and a real browser for the tests that need one, each in processes of its own."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 
 import pytest
-from tests.app.browser_page import CHROMIUM, FLAGS, Page
+from tests.app.browser_page import CHROMIUM, DEADLINE, Chromium, Page
 from tests.app.example_run import write_run
+
+WAIT = 60  # seconds: on a busy machine
 
 
 def start_server(*options: str) -> tuple[subprocess.Popen, str]:
@@ -15,8 +18,12 @@ def start_server(*options: str) -> tuple[subprocess.Popen, str]:
     command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    line = process.stdout.readline()
-    assert line.startswith("mcrepar app: http://127.0.0.1:"), line
+    ready, _, _ = select.select([process.stdout], [], [], WAIT)
+    line = process.stdout.readline() if ready else ""
+    if not line.startswith("mcrepar app: http://127.0.0.1:"):
+        process.kill()
+        process.communicate()
+        raise RuntimeError(f"the app did not start within {WAIT} s: {line!r}")
     return process, line.split()[2]
 
 
@@ -24,19 +31,21 @@ def stop_server(process: subprocess.Popen) -> int:
     """Interrupt it as Ctrl+C does; its exit code."""
     process.send_signal(signal.SIGINT)
     try:
-        return process.wait(180)
+        return process.wait(WAIT)
     finally:
         process.kill()
-        process.stdout.close()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")
 def runs_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("app") / "runs"
     write_run(folder / "shapes")
+    write_run(folder / "simulated", seed=1, simulated=True)
     write_run(folder / "broken")
     (folder / "broken" / "predictions.npz").write_bytes(b"no archive")
-    os.utime(folder / "broken", (1, 1))  # so that the other is the newest
+    for name in ("simulated", "broken"):
+        os.utime(folder / name, (1, 1))  # so that the other is the newest
     write_run(folder.parent / "secret")
     return folder
 
@@ -49,24 +58,28 @@ def server(runs_folder):
 
 
 @pytest.fixture(scope="session")
-def chromium():
+def chromium(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium was found: `apt-get install chromium` brings one, and these tests then run")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield browser
-        browser.close()
+        started = Chromium(playwright, tmp_path_factory.mktemp("chromium"))
+        yield started
+        started.close()
 
 
 @pytest.fixture
 def open_page(chromium, server):
-    contexts = []
+    """Opens pages; whatever they do, they ask no other machine, and the test ends."""
+    pages: list[Page] = []
 
-    def opener(url: str = server, width: int = 1200, **more) -> Page:
-        context = chromium.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
-        contexts.append(context)
-        return Page(context.new_page(), url)
+    def opener(url: str = server, **options) -> Page:
+        pages.append(chromium.page(url, **options))
+        return pages[-1]
 
-    yield opener
-    for context in contexts:
-        context.close()
+    with chromium.deadline(DEADLINE):
+        yield opener
+        for page in pages:
+            page.page.close()
+    assert [page.elsewhere for page in pages] == [[]] * len(pages)

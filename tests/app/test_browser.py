@@ -1,24 +1,38 @@
-"""The app in a real Chromium: every control moved, its numbers compared with the library's, zoom, files, links, errors.
+"""The views in a real Chromium: every control moved, numbers compared with the library's, files, links, bad values.
 
-Where there is no Chromium these tests are skipped; `apt-get install chromium` brings one.
+Where there is no Chromium these tests are skipped.
 """
 
 import csv
 import re
-from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
-from tests.app.browser_page import CHROMIUM, drag, wait_for_reset, wait_for_zoom, zoomed_in
 from tests.app.example_run import arrays
 
-from mcrepar.app.controls import Choice, Number, Slider, Switch
-from mcrepar.app.export import export_page
+from mcrepar.app.answer import Table
 from mcrepar.app.views import all_views
 
 VIEWS = ("quality", "distributions", "graph", "memory", "run")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+CHANGES = {
+    "quality": {"iterations": "10^6", "variance": "0.01", "size1": "AlexNet", "size2": "", "size3": "10^9",
+                "size4": "VGG-19", "simulations": "1000", "entropy": "mc", "measure": "std", "log": "false",
+                "distance": "0.5", "prior_variance": "2", "seed": "4"},
+    "distributions": {"q_loc": "0.7", "posterior": "gamma", "prior": "inverse_gaussian", "q_scale": "0.8",
+                      "weights": "7", "iterations": "200", "q_concentration": "1.5", "p_loc": "2",
+                      "p_concentration": "3", "seed": "2"},
+    "graph": {"posterior": "normal", "prior": "cauchy", "iterations": "12"},
+    "memory": {"network": "VGG-16", "batch": "32", "memory": "24", "iterations": "10^4", "posterior": "gamma",
+               "prior": "gamma"},
+    "run": {"run": "simulated", "threshold": "0.55", "show": "sure"},
+}  # fmt: skip
+FAMILIES = {  # the fields that only some families have
+    ("horseshoe", "mixture"): {"q_slab": "2.5", "p_mix": "0.3", "p_scale1": "2", "p_scale2": "0.4"},
+    ("error", "student_t"): {"q_power": "3", "p_df": "7", "p_loc": "0.1", "p_scale": "3"},
+    ("gamma", "inverse_gamma"): {"p_concentration": "4", "p_rate": "2"},
+    ("lognormal", "pareto"): {"p_alpha": "1.5", "improper": "true"},
+    ("normal", "horseshoe"): {"p_softening": "0.5"},
+    ("normal", "error"): {"p_power": "2.5"},
+}
 
 
 def expected(view: str, runs=None, **texts: str):
@@ -29,145 +43,109 @@ def expected(view: str, runs=None, **texts: str):
     return row.compute(values)
 
 
-def drawn(figure) -> list[dict]:
-    return [{key: trace[key] for key in ("x", "y")} for trace in figure.plain()["data"]]
+def assert_shown(page, answer) -> None:
+    """The page shows this answer, number by number."""
+    assert page.headline() == answer.headline
+    assert [f.get_attribute("data-figure") for f in page.panel("figure").all()] == [f.name for f in answer.figures]
+    for figure in answer.figures:
+        drawn = [{key: trace[key] for key in ("x", "y")} for trace in figure.plain()["data"]]
+        assert page.traces(figure.name) == drawn
+    assert [t.get_attribute("data-table") for t in page.panel(".numbers").all()] == [t.name for t in answer.tables]
+    assert page.panel(".notice").is_hidden()
+    assert page.faults == []
 
 
-def shown(traces: list[dict]) -> list[dict]:
-    return [{key: trace[key] for key in ("x", "y")} for trace in traces]
+def assert_csv(data: bytes, table: Table) -> None:
+    """A file has the numbers of a table, all digits of them."""
+    header, *rows = csv.reader(data.decode("utf-8").splitlines())
+    assert header == list(table.header)
+    assert len(rows) == len(table.rows)
+    for row, cells in zip(rows, table.plain()["rows"], strict=True):
+        for text, cell in zip(row, cells, strict=True):
+            assert (float(text) == cell) if isinstance(cell, float | int) else (text == (cell or ""))
 
 
 def test_it_opens_on_the_paper_s_sample_run(open_page):
     page = open_page().go()
-    answer = expected("quality")
     assert page.view == "quality"
-    assert page.headline() == answer.headline
-    for figure in answer.figures:
-        assert shown(page.traces(figure.name)) == drawn(figure)
-    assert page.elsewhere == []
-    assert page.faults == []
+    assert_shown(page, expected("quality"))
 
 
-CHANGES = {
-    "quality": {"iterations": "10^6", "variance": "0.01", "size1": "AlexNet", "size2": "", "size3": "10^9",
-                "size4": "VGG-19", "simulations": "1000", "entropy": "mc", "measure": "std", "log": "false"},
-    "distributions": {"posterior": "gamma", "prior": "inverse_gaussian", "q_scale": "0.8", "weights": "7",
-                      "iterations": "200"},
-    "graph": {"posterior": "normal", "prior": "student_t", "iterations": "12"},
-    "memory": {"network": "VGG-16", "batch": "32", "memory": "24", "iterations": "10^4", "posterior": "gamma",
-               "prior": "gamma"},
-    "run": {"threshold": "0.55", "show": "sure"},
-}  # fmt: skip
-MORE = {
-    "quality": {"distance": "0.5", "prior_variance": "2", "seed": "4"},
-    "distributions": {"q_concentration": "1.5", "p_loc": "2", "p_concentration": "3", "seed": "2"},
-}
+def test_every_control_is_among_the_changes():
+    for name, view in all_views(None).items():
+        moved = set(CHANGES[name]) | {f for fields in FAMILIES.values() for f in fields if name == "distributions"}
+        assert {control.name for control in view.every} == moved
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_moves_the_numbers_to_the_library_s(open_page, runs_folder, view):
     page = open_page().go(f"?view={view}")
-    texts: dict[str, str] = {}
     for name, text in CHANGES[view].items():
+        if not page.field(name).is_visible():
+            page.panel("summary").click()
         page.set(name, text)
-        texts[name] = text
-    if view in MORE:
-        page.panel("summary").click()
-        for name, text in MORE[view].items():
-            page.set(name, text)
-            texts[name] = text
+    texts = dict(CHANGES[view])
     if view == "graph":  # a pair without a tuple: the last good picture stays, and the page says why
         assert "Theorem F" in page.panel(".notice").inner_text()
         assert "radial" not in page.headline()
         page.set("prior", "normal")
         texts["prior"] = "normal"
-    answer = expected(view, runs_folder, **texts)
-    assert page.headline() == answer.headline
-    assert [f.get_attribute("data-figure") for f in page.panel("figure").all()] == [f.name for f in answer.figures]
-    for figure in answer.figures:
-        assert shown(page.traces(figure.name)) == drawn(figure)
-    assert [len(page.table(t.name)) - 1 for t in answer.tables] == [len(t.rows) for t in answer.tables]
-    assert page.panel(".notice").is_hidden()
-    assert page.elsewhere == []
-    assert page.faults == []
+    row = all_views(runs_folder)[view]
+    assert_shown(page, expected(view, runs_folder, **texts))
+    assert page.query == row.link(row.texts(texts))
+    assert page.panel(".banner").is_visible() == (view == "run")
 
 
-def test_all_controls_are_among_the_changes():
-    for name, view in all_views(None).items():
-        for control in view.controls:
-            assert isinstance(control, Number | Choice | Switch | Slider)
-            hidden = bool(control.needs)
-            assert hidden or control.name in CHANGES[name] or control.name == "run", f"{name}: {control.name}"
-
-
-def test_a_zoom_survives_a_change_and_ends_with_a_double_click(open_page):
-    page = open_page().go()
-    figure = "absolute-error"
-    whole = page.range(figure)
-    drag(page, figure)
-    wait_for_zoom(page, figure, whole)
-    zoomed = page.range(figure)
-    page.set("variance", "1e-3")
-    assert page.range(figure) == pytest.approx(zoomed)
-    page.set("entropy", "mc")
-    assert page.range(figure) == pytest.approx(zoomed)
-    box = page.panel(f'[data-figure="{figure}"] .plot .nsewdrag').first.bounding_box()
-    page.page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    wait_for_reset(page, figure, whole)
-    assert page.faults == []
-
-
-def test_a_zoom_by_keyboard(open_page):
-    page = open_page().go("?view=run")
-    figure = "confidence-sets"
-    whole = page.range(figure)
-    tools = page.panel(f'[data-figure="{figure}"] .tools')
-    for _ in range(2):
-        tools.get_by_role("button", name="Zoom in").focus()
-        page.page.keyboard.press("Enter")
-    wait_for_zoom(page, figure, whole)
-    page.set("threshold", "0.7")
-    assert zoomed_in(page, figure, whole)
-    tools.get_by_role("button", name="Reset the zoom").focus()
-    page.page.keyboard.press("Enter")
-    wait_for_reset(page, figure, whole)
-
-
-def test_downloads(open_page):
-    page = open_page().go()
-    name, data = page.download(page.panel('[data-table="models"]').get_by_role("button"))
-    assert name == "mcrepar-quality-models.csv"
-    rows = list(csv.reader(data.decode("utf-8").splitlines()))
-    table = expected("quality").tables[0]
-    assert rows[0] == list(table.header)
-    assert [float(x) for x in rows[1][1:]] == [float(x) for x in table.rows[0][1:]]
-    figure = page.panel('[data-figure="relative-error"]')
-    name, data = page.download(figure.get_by_role("button", name="PNG"))
-    assert name == "mcrepar-quality-relative-error.png"
-    assert data.startswith(b"\x89PNG")
-    name, data = page.download(figure.get_by_role("button", name="SVG"))
-    assert name == "mcrepar-quality-relative-error.svg"
-    assert b"<svg" in data
-    assert page.elsewhere == []
-    assert page.faults == []
-
-
-def test_a_link_restores_the_same_settings(open_page, server):
-    page = open_page().go()
-    page.page.get_by_role("tab", name="Distributions").click()
-    page.page.wait_for_selector("#view-distributions[data-answered]")
-    page.set("posterior", "gamma")
-    page.set("prior", "student_t")
+@pytest.mark.parametrize(("pair", "fields"), FAMILIES.items(), ids=map("-".join, FAMILIES))
+def test_fields_of_some_families_move_the_numbers_too(open_page, pair, fields):
+    texts = {"posterior": pair[0], "prior": pair[1], "weights": "3", "iterations": "20"}
+    page = open_page().go("?view=distributions&" + "&".join(f"{name}={text}" for name, text in texts.items()))
     page.panel("summary").click()
-    page.set("p_df", "9")
-    link = page.page.url
-    assert urlsplit(link).query == "view=distributions&posterior=gamma&prior=student_t&p_df=9"
-    other = open_page().go("?" + urlsplit(link).query)
-    assert other.view == "distributions"
-    assert other.headline() == page.headline()
-    assert other.field("p_df").input_value() == "9"
-    assert other.field("p_df").is_visible()
-    assert other.table("estimates") == page.table("estimates")
+    for name, text in fields.items():
+        page.set(name, text)
+    assert_shown(page, expected("distributions", **texts, **fields))
+
+
+def test_a_model_is_chosen_from_the_presets(open_page):
+    page = open_page().go()
+    menu = page.panel('[data-control="size4"] .presets')
+    assert menu.input_value() == "10^8"
+    with page.answered():
+        menu.select_option("vgg19")
+    assert page.text("size4") == "vgg19"
+    assert page.headline() == expected("quality", size4="VGG-19").headline
+    page.set("size4", "12345678")
+    assert menu.evaluate("e => e.selectedIndex") == -1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_numbers_and_the_figures_can_be_downloaded(open_page, runs_folder, view):
+    page, answer = open_page().go(f"?view={view}"), expected(view, runs_folder)
+    for table in answer.tables:
+        name, data = page.download(page.panel(f'[data-table="{table.name}"]').get_by_role("button"))
+        assert name == f"mcrepar-{view}-{table.name}.csv"
+        assert_csv(data, table)
+    figure = answer.figures[-1].name
+    for format, starts in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+        button = page.panel(f'[data-figure="{figure}"]').get_by_role("button", name=format)
+        name, data = page.download(button)
+        assert name == f"mcrepar-{view}-{figure}.{format.lower()}"
+        assert data.startswith(starts)
+    assert page.faults == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_link_restores_the_same_settings(open_page, runs_folder, view):
+    row, texts = all_views(runs_folder)[view], dict(CHANGES[view])
+    if view == "graph":
+        texts["prior"] = "normal"
+    link = row.link(row.texts(texts))
+    page = open_page().go(f"?{link}")
+    assert page.view == view
+    assert {name: page.text(name) for name in texts} == texts
+    assert page.headline() == expected(view, runs_folder, **texts).headline
+    assert page.query == link
+    assert page.headline() != expected(view, runs_folder).headline
 
 
 def test_bad_values_are_said_and_the_last_good_picture_stays(open_page):
@@ -187,6 +165,7 @@ def test_bad_values_are_said_and_the_last_good_picture_stays(open_page):
         page.set(name, "")
     assert "at least one size" in page.error("size1")
     assert page.page.locator("img[src=x]").count() == 0
+    assert page.faults == []
 
 
 def test_a_link_with_bad_values_shows_the_start_values_and_says_so(open_page):
@@ -208,100 +187,15 @@ def test_a_damaged_run_is_named(open_page):
 
 
 def test_images_follow_the_threshold(open_page):
-    page = open_page().go("?view=run")
-    page.set("show", "wrong")
+    page, a = open_page().go("?view=run&show=wrong"), arrays()
     counts = []
     for tau in ("0.4", "0.7", "1"):
         page.set("threshold", tau)
-        a = arrays()
-        inside = (a["confidence"] >= float(tau) - 1e-9) & (a["label"] != a["y"])
+        wrong = (a["confidence"] >= float(tau) - 1e-9) & (a["label"] != a["y"])
         counts.append(page.panel(".gallery img").count())
-        assert counts[-1] == min(24, int(inside[:60].sum()))
+        assert counts[-1] == min(24, int(wrong[a["thumbnail_indices"]].sum()))
         assert page.panel("output").inner_text() == tau
-    assert counts == sorted(counts, reverse=True)
-    if counts[1]:
-        page.set("threshold", "0.7")
-        width = page.panel(".gallery img").first.evaluate("e => e.naturalWidth")
-        assert width == 16
-
-
-def test_it_is_used_by_keyboard_alone(open_page):
-    page = open_page().go()
-    keyboard = page.page.keyboard
-    keyboard.press("Tab")
-    assert page.page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    page.page.locator("#tab-quality").focus()
-    for name in (*VIEWS[1:], VIEWS[0]):
-        keyboard.press("ArrowRight")
-        assert page.page.evaluate("document.activeElement.id") == f"tab-{name}"
-        page.page.wait_for_selector(f"#view-{name}[data-answered]:not([hidden])")
-    keyboard.press("Tab")
-    assert page.page.evaluate("document.activeElement.id") == "quality_iterations"
-    keyboard.press("Control+A")
-    keyboard.type("64")
-    page.page.wait_for_function(
-        "() => document.querySelector('#view-quality .headline').textContent.includes('M = 64:')"
-    )
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1920, "light")])
-def test_a_screen_reader_finds_its_way_and_nothing_hangs_over(open_page, width, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = open_page(width=width, color_scheme=scheme).go()
-    background = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) == (scheme == "dark")
-    for view in VIEWS:
-        page.page.locator(f"#tab-{view}").click()
-        page.page.wait_for_selector(f"#view-{view}[data-answered]:not([hidden])")
-        found = Axe().run(page.page).response["violations"]
-        assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("critical", "serious")] == []
-        assert page.page.evaluate("document.documentElement.scrollWidth") <= width
-        for plot in page.panel(".plot").all():
-            assert plot.locator(".main-svg").first.bounding_box()["width"] <= width
-    assert page.faults == []
-
-
-def test_the_theme_can_be_chosen_and_is_kept(open_page):
-    page = open_page(color_scheme="light").go()
-    colour = "getComputedStyle(document.querySelector('.plot .main-svg')).background"
-    light = page.page.evaluate(colour)
-    page.page.locator("#theme").click()
-    assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert page.page.evaluate(colour) != light
-    page.go()
-    assert page.page.locator("#theme").get_attribute("aria-pressed") == "true"
-
-
-def test_the_page_without_a_server(open_page, tmp_path):
-    stored = {
-        "quality": {"iterations": ("1000", "10"), "entropy": ("exact", "mc")},
-        "graph": {"posterior": ("radial",), "prior": ("normal", "laplace")},
-    }
-    out = export_page(tmp_path / "app.html", stored=stored)
-    page = open_page(url=out.as_uri()).go()
-    answer = expected("quality")
-    assert page.headline() == answer.headline
-    assert shown(page.traces("absolute-error")) == drawn(answer.figures[0])
-    page.set("entropy", "mc")
-    page.set("iterations", "10")
-    answer = expected("quality", iterations="10", entropy="mc")
-    assert page.headline() == answer.headline
-    again = open_page(url=page.page.url).go()
-    assert again.headline() == answer.headline
-    page.page.get_by_role("tab", name="Graph").click()
-    page.set("prior", "laplace")
-    assert "Theorem F" in page.panel(".notice").inner_text()
-    assert page.elsewhere == []
-    assert page.faults == []
-
-
-def test_the_server_going_away_is_said(open_page):
-    from tests.app.conftest import start_server, stop_server
-
-    process, url = start_server()
-    page = open_page(url=url).go()
-    stop_server(process)
-    page.page.wait_for_selector(".notice:not([hidden])")
-    assert "The server has gone" in page.panel(".notice").inner_text()
-    assert np.isfinite(page.range("absolute-error")).all()
+    assert counts[0] > counts[-1]
+    page.set("threshold", "0.4")
+    assert page.panel(".gallery img").first.evaluate("e => e.naturalWidth") == 16
+    assert re.search(r"wrong: it is (circle|square|triangle)", page.panel(".gallery img").first.get_attribute("alt"))

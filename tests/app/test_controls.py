@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -124,3 +125,13 @@ def test_frozen_controls_offer_what_is_stored(control):
     assert list(frozen.options) == list(texts)
     assert frozen.default == texts[0]
     assert frozen.name == control.name
+
+
+def test_presets_are_texts_that_the_field_takes():
+    presets = {"Sizes": {"10^2": "small"}, "Networks": {"vgg16": "VGG-16", "resnet20": "ResNet-20"}}
+    field = str(replace(NETWORK, presets=presets).drawn("view", "vgg16"))
+    texts = re.findall(r'<option value="([^"]*)">', field)
+    assert texts == ["10^2", "vgg16", "resnet20"]
+    assert [NETWORK.read(text) for text in texts] == [100, "vgg16", "resnet20"]
+    assert " id=" not in re.search(r"<select[^>]*>", field)[0]  # Shiny would take it for an input of its own
+    assert "<select" not in str(NETWORK.drawn("view", "vgg16"))

@@ -8,7 +8,7 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
-from tests.app.conftest import start_server, stop_server
+from tests.app.conftest import WAIT, start_server, stop_server
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -22,7 +22,7 @@ FIELDS = {f"{v.name}_{c.name}": c.default for v in all_views(None).values() for 
 
 def test_an_interrupt_ends_it():
     process, url = start_server()
-    with urllib.request.urlopen(url, timeout=120) as response:
+    with urllib.request.urlopen(url, timeout=WAIT) as response:
         assert response.status == 200
     assert stop_server(process) in (0, 130)
 
@@ -72,7 +72,7 @@ def test_files_outside_are_not_served(server):
         "session/x/download/../y",
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(server + path, timeout=120)
+            urllib.request.urlopen(server + path, timeout=WAIT)
         assert caught.value.code in (400, 403, 404)
         caught.value.close()
 
@@ -88,7 +88,7 @@ class Client:
 
     async def answer(self) -> dict:
         while True:
-            message = json.loads(await asyncio.wait_for(self.socket.recv(), 180))
+            message = json.loads(await asyncio.wait_for(self.socket.recv(), WAIT))
             if "custom" in message:
                 return message["custom"]["answer"]
 
@@ -163,7 +163,7 @@ def test_garbage_ends_that_connection_only(server, text):
     async def everything(client: Client) -> None:
         await client.socket.send(text)
         while True:
-            await asyncio.wait_for(client.socket.recv(), 180)
+            await asyncio.wait_for(client.socket.recv(), WAIT)
 
     with pytest.raises(ConnectionClosed):
         talk(server, everything)

@@ -19,7 +19,9 @@ def test_quick_run_reports_every_case(tmp_path):
     assert set(found["added"]) == {"contiguous", "channels_last"}
     for cases in found["added"].values():
         assert set(cases) == {"exact", "stats, M = 1000", "stats, M = 10^6"}
-    assert found["predict over forwards"] > 0
+    for cases in found["predict over forwards"].values():
+        assert set(cases) == {"predict", "predict, calibrated on 32 images"}
+        assert min(cases.values()) > 0
 
 
 def test_a_quick_run_does_not_replace_measured_numbers():

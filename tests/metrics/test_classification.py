@@ -33,10 +33,11 @@ def test_scikit_learn_agrees(classes, seed):
     assert nll(probs, y) == pytest.approx(log_loss(y, probs, labels=labels), rel=1e-12)
     oracle = brier_score_loss(y, probs, labels=labels, scale_by_half=False)
     assert brier(probs, y) == pytest.approx(oracle, rel=1e-12)
-    if classes == 2:
-        assert auc(probs, y) == pytest.approx(roc_auc_score(y, probs[:, 1]), rel=1e-12)
-        coarse = probs.round(1)  # with many ties
-        assert auc(coarse, y) == pytest.approx(roc_auc_score(y, coarse[:, 1]), rel=1e-12)
+    coarse = probs.round(1) + 0.1  # many ties
+    coarse /= coarse.sum(1, keepdims=True)
+    for p in (probs, coarse):
+        oracle = roc_auc_score(y, p[:, 1] if classes == 2 else p, multi_class="ovr", average="macro")
+        assert auc(p, y) == pytest.approx(oracle, rel=1e-12)
 
 
 @pytest.mark.parametrize("bins", [5, 15, 30])
@@ -135,9 +136,9 @@ def test_bad_input_is_refused(name, metric):
 def test_other_refusals():
     with pytest.raises(ParameterError, match="there is no bin"):
         ece([[0.5, 0.5]], [0], bins=0)
-    with pytest.raises(ParameterError, match="3 classes"):
-        auc([[0.2, 0.3, 0.5]], [0])
-    with pytest.raises(ParameterError, match="all data are of class 1"):
+    with pytest.raises(ParameterError, match="no datum is of class 2"):
+        auc([[0.2, 0.3, 0.5]] * 2, [0, 1])
+    with pytest.raises(ParameterError, match="no datum is of class 0"):
         auc([[0.2, 0.8]], [1])
     with pytest.raises(ParameterError, match="lengths differ: label 2, y 1"):
         accuracy([0, 1], [0])

@@ -20,7 +20,7 @@ def test_classification_calls_every_metric(classes):
     scores = classification(probs, y, label, entropy=np.full(200, 0.5), mutual_information=np.arange(200.0))
     assert scores["accuracy"] == metrics.accuracy(label, y) != scores["accuracy_by_probability"]
     assert scores["accuracy_by_probability"] == metrics.accuracy(probs.argmax(1), y)
-    for name in ("nll", "brier", "ece", "adaptive_ece"):
+    for name in ("nll", "brier", "ece", "adaptive_ece", "auc"):
         assert scores[name] == getattr(metrics, name)(probs, y)
     top, wrong = probs.max(1), probs.argmax(1) != y
     assert scores["aurc"] == metrics.aurc(top, wrong)
@@ -28,13 +28,12 @@ def test_classification_calls_every_metric(classes):
     assert scores["coverage_at_5_risk"] == metrics.coverage_at_risk(top, wrong, 0.05)
     assert scores["risk_at_80_coverage"] == metrics.risk_at_coverage(top, wrong, 0.8)
     assert (scores["entropy"], scores["mutual_information"]) == (0.5, 99.5)
-    assert ("auc" in scores) == (classes == 2)
-    assert classes != 2 or scores["auc"] == metrics.auc(probs, y)
     assert set(scores) <= set(METRICS)
 
 
-def test_two_classes_of_which_one_is_absent_have_no_auc():
-    assert "auc" not in classification([[0.2, 0.8]], [1])
+@pytest.mark.parametrize("row", [[0.2, 0.8], [0.2, 0.3, 0.5]], ids=["two classes", "three classes"])
+def test_where_a_class_is_absent_there_is_no_auc(row):
+    assert "auc" not in classification([row, row], [1, 1])
 
 
 def test_detection_and_regression():

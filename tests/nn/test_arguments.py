@@ -10,7 +10,8 @@ import torch
 import torch.distributions as td
 from torch import nn
 
-from mcrepar import ParameterError, bayesian, kl, prior
+import mcrepar
+from mcrepar import MethodError, ParameterError, bayesian, kl, prior
 
 
 def network() -> nn.Sequential:
@@ -60,7 +61,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("ask", WRONG.values(), ids=list(WRONG))
-def test_refused(ask):
+def test_a_wrong_option_is_refused_in_three_parts(ask):
     options, words = ask
     net = network()
     weights = list(net.parameters())
@@ -81,3 +82,54 @@ def test_what_fits_is_accepted():
         {"prior": prior("normal", scale="optimal"), "pretrained": True, "start_std": 1},
     ):
         assert kl(bayesian(network(), **fitting)) > 0
+
+
+def build(**options):
+    return lambda: bayesian(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), **options)
+
+
+REFUSED = {
+    "no network": (lambda: bayesian("net"), ParameterError, "not an nn.Module"),
+    "no parameters": (lambda: bayesian(nn.ReLU()), ParameterError, "no parameters"),
+    "nothing selected": (build(select=lambda name, p: False), ParameterError, "selects no trainable parameter"),
+    "unknown pattern": (build(select="head*"), ParameterError, "no parameter matches"),
+    "nothing trainable": (lambda: bayesian(nn.Linear(2, 2).requires_grad_(False)), ParameterError, "no trainable"),
+    "norm layers only": (lambda: bayesian(nn.BatchNorm1d(3)), ParameterError, "no trainable"),
+    "lazy": (lambda: bayesian(nn.LazyLinear(3)), ParameterError, "no shape yet"),
+    "twice": (lambda: bayesian(build()()), ParameterError, "Bayesian already"),
+    "part of it": (lambda: bayesian(nn.Sequential(build()(), nn.Linear(2, 2))), ParameterError, "Bayesian already"),
+    "unknown forward": (build(forward="dropout"), MethodError, "no such forward"),
+    "unknown method": (build(kl_method="magic"), MethodError, "no method has this name"),
+    "M with exact": (build(kl_method="exact", n_mc_iter=10), MethodError, "draws nothing"),
+    "signs": (build(signs="flip"), ParameterError, "no such choice"),
+    "no posterior": (build(posterior=3), ParameterError, "no noise"),
+    "signs of the weights": (build(posterior="gamma", prior="gamma"), MethodError, "signs='keep'"),
+    "support": (build(posterior="normal", prior="gamma"), mcrepar.SupportMismatchError, "0.weight: "),
+    "pretrained without loc": (build(prior="horseshoe", pretrained=True), MethodError, "no loc to centre"),
+    "unknown family": (build(posterior="nromal"), mcrepar.UnknownFamilyError, "normal"),
+}
+
+
+@pytest.mark.parametrize("ask", REFUSED.values(), ids=list(REFUSED))
+def test_refused(ask):
+    call, error, words = ask
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_a_refused_network_is_as_it_was():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    weights = list(net.parameters())
+    with pytest.raises(MethodError):
+        bayesian(net, overrides={"1": {"posterior": "gamma", "prior": "gamma"}})
+    assert all(a is b for a, b in zip(net.parameters(), weights, strict=True))
+    assert net(torch.zeros(1, 4)).shape == (1, 2)
+
+
+def test_an_optimizer_that_was_built_before_is_refused():
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ParameterError, match=r"an optimizer .* holds weight"):
+        bayesian(net)
+    del optimizer
+    bayesian(net)

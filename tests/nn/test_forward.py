@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar import MethodError, bayesian, posterior
 from mcrepar.nn import forward as forwards
-from mcrepar.nn import per_example
 
 DRAWS = 600
 
@@ -124,7 +123,7 @@ def test_two_equal_data_are_uncorrelated(forward, name):
 @pytest.mark.parametrize("forward", forwards.FORWARDS)
 @pytest.mark.parametrize("name", ["normal", "radial"])
 def test_the_spread_of_the_output_does_not_depend_on_the_batch(forward, name):
-    """peers.md 4: 256 equal data; the deviation of the first from its mean has the known variance."""
+    """256 equal data; the deviation of the first from its mean has the known variance."""
     bnn = made(LAYERS["dense without bias"][0], name, forward)
     x, q = randn(1, 4), bnn.latents["weight"].posterior
     mean, variance = (x @ q.mean.T).detach(), (x**2 @ (q.stddev**2).T).detach()
@@ -179,77 +178,6 @@ def test_some_layers_may_stay_deterministic(forward):
     for select in ("0.weight", "0.bias", ["0", "2.weight"]):
         bnn = bayesian(copy.deepcopy(net), "normal", forward=forward, select=select)
         assert not torch.equal(bnn(randn(5, 4)), bnn(randn(5, 4)))
-
-
-# ---- per example
-
-
-class Dict(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor, *, scale: float, shift: Tensor) -> dict[str, Tensor]:
-        return {"out": self.layer(x) * scale + shift}
-
-
-def test_per_example_takes_keywords_and_returns_dicts():
-    torch.manual_seed(0)
-    bnn = bayesian(Dict().double(), forward="per_example")
-    out = bnn(randn(5, 4), scale=2.0, shift=torch.tensor(1.0))["out"]
-    assert out.shape == (5, 3)
-    with pytest.raises(MethodError, match="no argument has a batch"):
-        bnn(torch.tensor(1.0), scale=1.0, shift=torch.tensor(1.0))
-
-
-def test_vmap_and_loop_agree(monkeypatch):
-    """The same draws in the same order: equal outputs, to rounding."""
-    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
-    bnn, x = bayesian(net, forward="per_example"), randn(5, 2, 4, 4)
-    torch.manual_seed(1)
-    fast = bnn(x)
-    monkeypatch.setattr(per_example, "_vmaps", lambda bnn: False)
-    torch.manual_seed(1)
-    torch.testing.assert_close(bnn(x), fast)
-
-
-class Branching(nn.Module):
-    """Its control flow depends on data, which vmap does not allow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.layer(x)
-        return out if out.sum().item() > 0 else -out
-
-
-class First(nn.Module):
-    def forward(self, out: tuple[Tensor, Tensor]) -> Tensor:
-        return out[0]
-
-
-NETS = {
-    "lstm": (lambda: nn.Sequential(nn.LSTM(4, 3, batch_first=True), First()), (3, 5, 4)),
-    "norm in training": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3)), (3, 2, 4, 4)),
-    "branching": (Branching, (3, 4)),
-    "dropout": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), (3, 4)),
-    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),
-}
-
-
-@pytest.mark.parametrize("build", NETS.values(), ids=list(NETS))
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_per_example_falls_back_on_a_loop(build, training):
-    torch.manual_seed(0)
-    bnn = bayesian(build[0]().double(), forward="per_example").train(training)
-    out = bnn(randn(1, *build[1][1:]).expand(build[1]))
-    assert len(out) == 3
-    assert not torch.equal(out[0], out[1])  # equal data, draws of their own
-    out.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in bnn.parameters())
 
 
 # ---- refusals

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mcrepar import MethodError, bayesian
+from mcrepar.nn import per_example
 
 
 def randn(*shape: int) -> Tensor:
@@ -100,3 +101,71 @@ def test_outputs_without_data_are_refused(dims):
     bnn = bayesian(Sum(dims), forward="per_example")
     with pytest.raises(MethodError, match=r"for one datum, of shape .*, does not tell where the data are; use outputs"):
         bnn(torch.ones(5, 4))
+
+
+class Dict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, *, scale: float, shift: Tensor) -> dict[str, Tensor]:
+        return {"out": self.layer(x) * scale + shift}
+
+
+def test_per_example_takes_keywords_and_returns_dicts():
+    torch.manual_seed(0)
+    bnn = bayesian(Dict().double(), forward="per_example")
+    out = bnn(randn(5, 4), scale=2.0, shift=torch.tensor(1.0))["out"]
+    assert out.shape == (5, 3)
+    with pytest.raises(MethodError, match="no argument has a batch"):
+        bnn(torch.tensor(1.0), scale=1.0, shift=torch.tensor(1.0))
+
+
+def test_vmap_and_loop_agree(monkeypatch):
+    """The same draws in the same order: equal outputs, to rounding."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
+    bnn, x = bayesian(net, forward="per_example"), randn(5, 2, 4, 4)
+    torch.manual_seed(1)
+    fast = bnn(x)
+    monkeypatch.setattr(per_example, "_vmaps", lambda bnn: False)
+    torch.manual_seed(1)
+    torch.testing.assert_close(bnn(x), fast)
+
+
+class Branching(nn.Module):
+    """Its control flow depends on data, which vmap does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        return out if out.sum().item() > 0 else -out
+
+
+class First(nn.Module):
+    def forward(self, out: tuple[Tensor, Tensor]) -> Tensor:
+        return out[0]
+
+
+NETS = {
+    "lstm": (lambda: nn.Sequential(nn.LSTM(4, 3, batch_first=True), First()), (3, 5, 4)),
+    "norm in training": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3)), (3, 2, 4, 4)),
+    "branching": (Branching, (3, 4)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), (3, 4)),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("build", NETS.values(), ids=list(NETS))
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_per_example_falls_back_on_a_loop(build, training):
+    torch.manual_seed(0)
+    bnn = bayesian(build[0]().double(), forward="per_example").train(training)
+    out = bnn(randn(1, *build[1][1:]).expand(build[1]))
+    assert len(out) == 3
+    assert not torch.equal(out[0], out[1])  # equal data, draws of their own
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in bnn.parameters())

@@ -1,61 +1,19 @@
-"""save and load: bit by bit the same network, or a refusal that says what is wrong."""
+"""save and load: bit by bit the same network, or a refusal of what cannot be saved or is another network."""
 
 import json
 import math
-import os
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributions as td
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests.conftest import seeded
+from tests.nn.saved_networks import assert_same, shaken, small
 from torch import nn
 
 import mcrepar
-from mcrepar import POSTERIORS, McreparError, ParameterError
-from mcrepar.nn import folder as folders
+from mcrepar import POSTERIORS, ParameterError
 from mcrepar.nn.saving import load, save
-
-
-def small(seed=0, dtype=torch.float32):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).to(dtype)
-
-
-def shaken(bnn):
-    """The network after some training: nothing is at its start value."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for p in bnn.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-        for b in bnn.net.buffers():
-            if b.is_floating_point():
-                b.add_(torch.rand_like(b))
-    return bnn
-
-
-def bits(tensor):
-    return tensor.contiguous().flatten().view(torch.uint8)
-
-
-def assert_same(a, b):
-    one, two = a.state_dict(), b.state_dict()
-    assert list(one) == list(two)
-    for name in one:
-        assert one[name].dtype == two[name].dtype
-        assert torch.equal(bits(one[name]), bits(two[name])), name
-    assert (a.mode, a.names) == (b.mode, b.names)
-    for (_, x), (_, y) in zip(a._latents(), b._latents(), strict=True):
-        assert x.options.estimator == y.options.estimator
-        assert x.options.posterior.fixed.keys() == y.options.posterior.fixed.keys()
-        assert [getattr(x.options, k) for k in ("start_std", "pretrained", "signs")] == [
-            getattr(y.options, k) for k in ("start_std", "pretrained", "signs")
-        ]
-    assert torch.equal(a.kl(generator=seeded(1)), b.kl(generator=seeded(1)))
-    first, second = a.draw(seeded(2)), b.draw(seeded(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def there_and_back(bnn, net, path):
@@ -253,188 +211,6 @@ def test_other_refusals_of_save(tmp_path):
         save(bnn, tmp_path / "model")
 
 
-# --- replacing --------------------------------------------------------------------------------------------------------
-
-
-def test_a_second_save_replaces_the_first_and_nothing_else(tmp_path):
-    first, second = mcrepar.bayesian(small(0)), shaken(mcrepar.bayesian(small(1)))
-    save(first, tmp_path / "model")
-    (tmp_path / "model" / "log.csv").write_text("mine")
-    save(second, tmp_path / "model")
-    assert_same(load(tmp_path / "model", small()), second)
-    assert len(list((tmp_path / "model").iterdir())) == 3
-    save(second, tmp_path / "model")
-    assert_same(load(tmp_path / "model", small()), second)
-
-
-class Crash(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("step", range(5))
-def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path, monkeypatch):
-    first, second = mcrepar.bayesian(small(0)), shaken(mcrepar.bayesian(small(1)))
-    save(first, tmp_path / "old")
-    left = step
-
-    def interrupted(original):
-        def call(*args, **kwargs):
-            nonlocal left
-            if left == 0:
-                raise Crash
-            left -= 1
-            return original(*args, **kwargs)
-
-        return call
-
-    for where, name in ((folders, "_digest"), (os, "fsync"), (Path, "replace"), (Path, "rename")):
-        monkeypatch.setattr(where, name, interrupted(getattr(where, name)))
-    with pytest.raises(Crash):
-        save(second, tmp_path / "old")
-    left = step
-    with pytest.raises(Crash):
-        save(second, tmp_path / "new")
-    monkeypatch.undo()
-    assert_same(load(tmp_path / "old", small()), first)
-    assert [p.name for p in tmp_path.iterdir()] == ["old"]
-    assert not [p for p in (tmp_path / "old").iterdir() if p.suffix == ".tmp"]
-    save(second, tmp_path / "old")
-    assert len(list((tmp_path / "old").iterdir())) == 2
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved") / "model"
-    bnn = mcrepar.bayesian(small(), "normal", mcrepar.prior("normal", scale=torch.tensor(0.3))).calibrate(
-        torch.ones(2, 4)
-    )
-    save(bnn, path)
-    return path, bnn
-
-
-@pytest.fixture
-def broken(saved, tmp_path):
-    return shutil.copytree(saved[0], tmp_path / "model")
-
-
-def refused(path, words="use "):
-    net = small()
-    before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    with pytest.raises(McreparError, match=words) as error:
-        load(path, net)
-    assert str(path) in error.value.asked
-    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())
-    assert net(torch.zeros(2, 4)).shape == (2, 2)
-
-
-def tensors_of(path):
-    return next(p for p in path.iterdir() if p.name.startswith("tensors-"))
-
-
-@pytest.mark.parametrize("name", ["config.json", "tensors"])
-def test_flipped_bytes_are_noticed(name, broken):
-    file = broken / name if name == "config.json" else tensors_of(broken)
-    content = file.read_bytes()
-    places = torch.randint(len(content), (25,), generator=seeded(0)).tolist()
-    for place in [0, len(content) - 1, *places]:
-        for bit in (0, 6):
-            changed = bytearray(content)
-            changed[place] ^= 1 << bit
-            if chr(content[place]).isspace() and name == "config.json":
-                continue
-            file.write_bytes(changed)
-            refused(broken)
-    file.write_bytes(content)
-    load(broken, small())
-
-
-@pytest.mark.parametrize("name", ["config.json", "tensors"])
-@pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.999])
-def test_truncated_files_are_noticed(name, keep, broken):
-    file = broken / name if name == "config.json" else tensors_of(broken)
-    content = file.read_bytes()
-    file.write_bytes(content[: int(keep * len(content))])
-    refused(broken)
-
-
-def test_missing_and_foreign_files(broken, tmp_path):
-    refused(tmp_path / "nowhere", r"no config.json")
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", r"no config.json")
-    tensors_of(broken).unlink()
-    refused(broken, "missing")
-    for text in ("[]", "3", "null", '{"model_type": "bert"}', "{" * 10_000, '{"a":' * 100_000, "\x80", "NaN"):
-        (broken / "config.json").write_bytes(text.encode("latin1"))
-        refused(broken, r"config.json")
-
-
-def resealed(path, change, tensors=None):
-    """A config that somebody changed with care: its seals are right again."""
-    config = json.loads((path / "config.json").read_text())
-    if tensors is not None:
-        tensors_of(path).unlink()
-        save_file(tensors, path / "tensors-0123456789abcdef.safetensors")
-        config["file"] = "tensors-0123456789abcdef.safetensors"
-        config["sha256"] = folders._digest(path / config["file"])
-    change(config)
-    config.pop("seal", None)
-    (path / "config.json").write_text(json.dumps({**config, "seal": folders._seal(config)}))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda c: c.update(version=2), "version 2"),
-        (lambda c: c.update(version=None), "version None"),
-        (lambda c: c.update(extra=1), "extra"),
-        (lambda c: c.pop("random"), "random"),
-        (lambda c: c.update(file="../secret.safetensors"), "secret"),
-        (lambda c: c.update(file=3), "names 3"),
-        (lambda c: c.update(forward="sideways"), "sideways"),
-        (lambda c: c.update(random=5), "TypeError"),
-        (lambda c: c.update(random=[]), "what was saved has no"),
-        (lambda c: c["random"][0].update(names=["nothing"]), "nothing"),
-        (lambda c: c["random"][0].update(shape=[1]), "saved as"),
-        (lambda c: c["random"][0].update(posterior=9), "IndexError"),
-        (lambda c: c["random"][0]["estimator"].update(method="pickle"), "pickle"),
-        (lambda c: c["random"][0]["estimator"].update(code="import os"), "code"),
-        (lambda c: c["posteriors"][0].update(family="os.system"), "os.system"),
-        (lambda c: c.update(priors=[{"values": {}, "distribution": {"class": "os", "arguments": {}}}]), "os"),
-        (lambda c: c.update(priors=[{"values": {}, "distribution": {"class": "Gumbel", "arguments": {"x": 1}}}]), "x"),
-        (lambda c: c["priors"][0]["values"].update(scale={"tensor": "7", "learned": False}), "7"),
-        (lambda c: c["priors"][0]["values"].update(scale=-1.0), "positive"),
-        (lambda c: c.update(calibration={"tuple": [1, 2, 3]}), "Error"),
-        (lambda c: c.update(tied={"0.weight": "nothing"}), "nothing"),
-    ],
-)  # fmt: skip
-def test_changed_configs_are_refused(change, words, broken):
-    resealed(broken, change)
-    refused(broken, words)
-
-
-def test_changed_tensors_are_refused(broken):
-    tensors = load_file(tensors_of(broken))
-    name = "latents.0/weight.loc"
-    for changed in (
-        {key: t for key, t in tensors.items() if key != name},
-        {**tensors, "latents.extra": torch.zeros(1)},
-        {**tensors, name: tensors[name][:2].clone()},
-        {**tensors, name: tensors[name].double()},
-    ):
-        resealed(broken, lambda config: None, changed)
-        refused(broken, "loc|extra")
-
-
-def test_no_pickle_is_read(broken):
-    torch.save({"net": torch.zeros(1)}, tensors_of(broken))
-    refused(broken, "damaged")
-    resealed(broken, lambda c: c.update(sha256=folders._digest(tensors_of(broken))))
-    refused(broken)
-
-
 @pytest.mark.parametrize(
     ("net", "words"),
     [
@@ -446,9 +222,10 @@ def test_no_pickle_is_read(broken):
         (lambda: "a network", "is no network"),
     ],
 )  # fmt: skip
-def test_a_network_of_another_architecture_is_refused_by_name(net, words, saved):
+def test_a_network_of_another_architecture_is_refused_by_name(net, words, tmp_path):
+    save(mcrepar.bayesian(small()), tmp_path / "model")
     with pytest.raises(ParameterError, match=words):
-        load(saved[0], net())
+        load(tmp_path / "model", net())
 
 
 @pytest.mark.parametrize("folder", [None, 3, b"folder"])

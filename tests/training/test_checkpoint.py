@@ -8,7 +8,7 @@ from torch import nn
 
 from mcrepar.errors import ParameterError
 from mcrepar.training import checkpoint
-from mcrepar.training.checkpoint import NAME, newest, restore, write, write_text
+from mcrepar.training.checkpoint import NAME, newest, restore, write
 
 
 def state(step):
@@ -109,16 +109,6 @@ def test_what_torch_makes_of_a_failed_write_is_an_os_error(tmp_path, monkeypatch
     with pytest.raises(OSError, match="unexpected pos"):
         write(tmp_path, 2, state(2))
     assert files(tmp_path) == []
-
-
-def test_a_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "a.json"
-    write_text(path, "old")
-    monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="No space"):
-        write_text(path, "new")
-    assert files(tmp_path) == ["a.json"]
-    assert path.read_text() == "old"
 
 
 def test_reading_runs_no_code(tmp_path):

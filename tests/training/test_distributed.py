@@ -42,13 +42,14 @@ class Watched(loop.Trainer):
                 both = [torch.empty_like(t) for _ in range(2)]
                 dist.all_gather(both, t.detach().contiguous())
                 assert torch.equal(*both), (what, name)
-        print(f"equal on {rank}", flush=True)
+        print(f"equal on {rank}\\n", end="")
         super()._finish()
 
 loop.Trainer = Watched
 for words in sys.argv[1:]:
     stop_at = 4 if "--stop" in words else None
-    print("code", main([word for word in words.split() if word != "--stop"]), flush=True)
+    code = main([word for word in words.split() if word != "--stop"])
+    print(f"code {code}\\n", end="")  # one write: torchrun buffers nothing, and the processes share a pipe
 dist.destroy_process_group()
 """
 

@@ -306,7 +306,7 @@ def test_a_full_disk_leaves_the_last_results(tmp_path, no_report, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mcrepar.training.report_files.os.fsync", full)
+    monkeypatch.setattr("mcrepar.training.whole_file.os.fsync", full)
     with pytest.raises(ParameterError, match="No space left on device"):
         evaluate_run(run, options(run.folder, seed=5))
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before

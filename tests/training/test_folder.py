@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mcrepar.errors import ParameterError
-from mcrepar.training.checkpoint import write_text
 from mcrepar.training.config import TrainConfig
 from mcrepar.training.folder import OURS, RunFolder
+from mcrepar.training.whole_file import write_text
 
 FACTS = {"world_size": 1, "parameters": 3}
 

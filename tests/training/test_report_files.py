@@ -1,33 +1,8 @@
-"""Files are replaced in one step, or not at all."""
+"""What the report finds in a run folder where something is missing or broken."""
 
 import pytest
 
-from mcrepar.training import report_files
-from mcrepar.training.report_files import read_run, read_text, write_bytes
-
-
-def test_a_reader_of_the_old_file_keeps_it(tmp_path):
-    path = tmp_path / "new folder" / "a.txt"
-    write_bytes(path, b"old")
-    with path.open("rb") as reader:
-        write_bytes(path, b"new and longer")
-        assert reader.read() == b"old"
-    assert path.read_bytes() == b"new and longer"
-    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    write_bytes(path, b"old")
-
-    def full(_):
-        raise OSError("full")
-
-    monkeypatch.setattr(report_files.os, "fsync", full)
-    with pytest.raises(OSError, match="full"):
-        write_bytes(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+from mcrepar.training.report_files import read_run, read_text
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", "{", "\x00"])

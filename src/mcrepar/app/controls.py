@@ -82,6 +82,7 @@ class Number(Control):
         whole: whether it is a whole number.
         blank: whether it may be left empty, which reads as None.
         words: names that stand for a number, such as networks.
+        presets: texts to choose from beside the field and what they say, by group.
     """
 
     least: float = 0.0
@@ -89,6 +90,7 @@ class Number(Control):
     whole: bool = False
     blank: bool = False
     words: tuple[str, ...] = ()
+    presets: Mapping[str, Mapping[str, str]] | None = None
 
     def read(self, raw: object) -> Any:
         """The number, the word where one was typed, or None where it was left empty."""
@@ -126,12 +128,17 @@ class Number(Control):
 
     def field(self, id: str, text: str) -> Tag:
         field = ui.input_text(id, self.label, text)
-        words = tags.datalist({"id": f"{id}-words"}, *(tags.option(value=word) for word in self.words))
-        own: dict[str, Any] = {"inputmode": "text" if self.words else "decimal"}
-        if self.words:
-            own["list"] = f"{id}-words"
-        _input(field, **own)
-        return tags.div(field, words) if self.words else field
+        _input(field, inputmode="text" if self.words else "decimal")
+        return tags.div({"class": "combined"}, field, self._menu()) if self.presets else field
+
+    def _menu(self) -> Tag:
+        """The presets. It has no id, so that Shiny takes the field alone for an input."""
+        groups = [
+            tags.optgroup({"label": name}, *(tags.option({"value": text}, says) for text, says in texts.items()))
+            for name, texts in (self.presets or {}).items()
+        ]
+        title = f"{self.label}: presets"
+        return tags.select({"class": "presets", "aria-label": title, "title": title}, *groups)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mcrepar.plots.style import dressed, light, plain
+from mcrepar.plots.style import dressed, light
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +29,6 @@ def panels(
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(1, len(heads), squeeze=False, **options)[0]
     for axes, (title, x, y) in zip(grid, heads, strict=True):
-        dressed(axes, x, y).set_title(
-            plain(title), loc="left", fontsize=10.5, fontweight="bold", color=light("ink"), pad=8
-        )
+        dressed(axes, x, y, title)
         axes.tick_params(which="minor", color=light("grid"))
     return figure, list(grid)

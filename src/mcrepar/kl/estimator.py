@@ -51,7 +51,7 @@ class Estimator:
             raise MethodError(f"method={self.method!r}", "no method has this name", " or ".join(map(repr, near)))
         for name, least in (("n_mc_iter", 1), ("degree", 1), ("max_bytes", 2**16)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.entropy not in ("exact", "mc"):
             raise MethodError(f"entropy={self.entropy!r}", "no such entropy", "'exact' or 'mc'")
         if self.center is not None and not _finite_number(self.center):
@@ -86,7 +86,8 @@ def _finite_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _whole(name: str, value: object, least: int) -> int:
+def whole_number(name: str, value: object, least: int = 1) -> int:
+    """A count as an int, or a refusal of what is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
     if value < least:

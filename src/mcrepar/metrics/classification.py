@@ -149,22 +149,24 @@ def adaptive_ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
 
 
 def auc(probs: ArrayLike, y: ArrayLike) -> float:
-    """For two classes, the probability that a datum of class 1 gets more of class 1 than a datum of class 0.
+    """The probability that a datum of a class gets more of it than a datum of another, the mean over the classes.
 
-    P(p_i[1] > p_j[1]) + P(p_i[1] = p_j[1]) / 2 for y_i = 1, y_j = 0
+    mean_c P(p_i[c] > p_j[c]) + P(p_i[c] = p_j[c]) / 2 for y_i = c, y_j != c; of two classes, c = 1 alone
 
     Args:
-        probs: (data, 2).
-        y: (data,), with both classes.
+        probs: (data, classes).
+        y: (data,), with data of every class.
 
     >>> auc([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]], [0, 1, 0])
     0.5
     """
     p, y = probabilities("auc(probs, y)", probs, y)
-    if p.shape[1] != 2 or not 0 < y.sum() < len(y):
-        why = f"there are {p.shape[1]} classes" if p.shape[1] != 2 else f"all data are of class {y[0]}"
-        raise ParameterError("auc(probs, y)", why, "two classes with data of both, or accuracy")
-    return auroc(p[y == 0, 1], p[y == 1, 1])
+    absent = np.setdiff1d(np.arange(p.shape[1]), y)
+    if len(absent):
+        why = f"no datum is of class {absent[0]}"
+        raise ParameterError("auc(probs, y)", why, "data of every class, or accuracy")
+    first = 1 if p.shape[1] == 2 else 0  # class 0 of two says the same again
+    return float(np.mean([auroc(p[y != c, c], p[y == c, c]) for c in range(first, p.shape[1])]))
 
 
 def _of(p: Floats, y: Ints) -> Floats:

@@ -42,7 +42,7 @@ METRICS: Mapping[str, MetricRow] = {
         "higher",
         True,
     ),
-    "auc": MetricRow("AUC", "chance that a case of class 1 is ranked above one of class 0", "higher"),
+    "auc": MetricRow("AUC", "chance that data of a class rank above the others, mean over classes", "higher"),
     "nll": MetricRow("NLL", "surprise at the right answer, in nats: -log of its mean probability", "lower"),
     "brier": MetricRow("Brier score", "squared distance between the probabilities and the truth, 0 to 2", "lower"),
     "ece": MetricRow("ECE", "gap between promised and kept accuracy, in 15 bins of equal width", "lower"),
@@ -100,7 +100,7 @@ def classification(
     wrong = most != y
     answers = most if label is None else classes("classification(label)", label, p.shape[1], "label")
     scores = {"accuracy": accuracy(answers, y), "accuracy_by_probability": accuracy(most, y)}
-    if p.shape[1] == 2 and 0 < y.sum() < len(y):
+    if len(np.unique(y)) == p.shape[1]:  # where a class is absent, nothing can be ranked above or below it
         scores["auc"] = auc(p, y)
     scores |= {"nll": nll(p, y), "brier": brier(p, y), "ece": ece(p, y), "adaptive_ece": adaptive_ece(p, y)}
     scores |= {"aurc": aurc(top, wrong), "augrc": augrc(top, wrong)}

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mcrepar.models.inputs import Inputs
+from mcrepar.models.start import he_normal
 
 
 class Block(nn.Module):
@@ -61,9 +62,8 @@ class ResNetCifar(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*layers)
         self.linear = nn.Linear(inputs, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
+        for part in (self.conv, self.blocks):
+            he_normal(part)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, (batch, classes), of images, (batch, channels, height, width)."""

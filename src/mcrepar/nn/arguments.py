@@ -18,7 +18,7 @@ from mcrepar.families.priors import prior as prior_of
 from mcrepar.kl.checks import check_objects
 from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
-from mcrepar.nn import forward as forwards
+from mcrepar.nn.forward import check_forward
 from mcrepar.nn.latent import Options, check_signs, without_row
 from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of
 
@@ -48,7 +48,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     return Options(q, p, estimator, float(std), given["pretrained"], given["signs"])
 
 
-def check(place: Place, options: Options, forward: str) -> None:
+def check_place(place: Place, options: Options, forward: str) -> None:
     """Refuse families, a prior's tensors or a forward that do not suit a parameter, with its name."""
     p, free = options.prior, without_row(place.parameter.detach(), place.held)
     try:
@@ -60,17 +60,9 @@ def check(place: Place, options: Options, forward: str) -> None:
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
         q = options.posterior.bind(validate=False, log_scale=free, **learned)
         check_objects(q, p.sketch().filled(**({"loc": free} if options.pretrained else {})), None)
-        forwards.check(forward, options.posterior, place)
+        check_forward(forward, options.posterior, place)
     except McreparError as error:
-        raise type(error)(f"{place.name}: {error.asked}", error.why, error.instead) from None
-
-
-def check_counts(asked: str, least: int, **counts: object) -> None:
-    """Refuse what is no whole number of at least 0 or 1."""
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < least:
-            why = f"it is no {'positive ' * least}whole number"
-            raise ParameterError(f"{asked}(..., {name}={count!r})", why, f"{name}=100")
+        raise error.within(place.name) from None
 
 
 def check_generator(generator: object) -> None:

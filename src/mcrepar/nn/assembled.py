@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Lock
+from mcrepar.nn.emptied import Lock, slot
 from mcrepar.nn.module import BayesianModule, Draw, random_parts
 
 KEPT = "_mcrepar_statistics"  # among the attributes of an ordinary network, where it is copied but is no part of it
@@ -54,7 +54,7 @@ def one_draw(net: nn.Module, generator: torch.Generator | None = None) -> Iterat
         yield partial(net.run, net.complete(net.draw(generator)))
         return
     statistics = _statistics(net)
-    with _held(statistics.draw(net, generator)):
+    with _holding(statistics.draw(net, generator)):
         found = statistics.measured(net)
         yield (lambda *args, **kwargs: statistics.run(net, found, args, kwargs)) if found else net
 
@@ -66,22 +66,22 @@ def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.M
     twin = copy.deepcopy(net)
     statistics = _statistics(twin)
     draws = statistics.draw(twin, generator)
-    with _held(draws):
+    with _holding(draws):
         found = statistics.measured(twin)
     for name, statistic in found.items():
-        path, _, last = name.rpartition(".")
-        twin.get_submodule(path)._buffers[last] = statistic
+        owner, last = slot(twin, name)
+        owner._buffers[last] = statistic
     plain = {part: part.plain(draw) for part, draw in draws.items()}
     for name, module in list(twin.named_modules(remove_duplicate=False)):
         if isinstance(module, BayesianModule):
-            path, _, last = name.rpartition(".")
-            twin.get_submodule(path)._modules[last] = plain[module]
+            owner, last = slot(twin, name)
+            owner._modules[last] = plain[module]
     del vars(twin)[KEPT]
     return twin
 
 
 @contextlib.contextmanager
-def _held(draws: Mapping[BayesianModule, Draw]) -> Iterator[None]:
+def _holding(draws: Mapping[BayesianModule, Draw]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for part, draw in draws.items():
             stack.enter_context(part.holding(draw))

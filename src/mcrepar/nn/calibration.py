@@ -44,14 +44,14 @@ class Calibration(nn.Module):
         self.warned = False
 
     def keep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Keep the arguments of a forward; tensors become buffers, saved and moved with the model."""
+        """Keep the arguments of a forward; tensors become buffers, moved with the model; `state` saves them."""
         for name in list(self._buffers):
             delattr(self, name)
         self.arguments = pytree.tree_map_only(Tensor, self._shelve, (args, dict(kwargs)))
 
     def _shelve(self, tensor: Tensor) -> _Buffer:
         kept = _Buffer(f"input{len(self._buffers)}")
-        self.register_buffer(kept.name, tensor.detach().clone())
+        self.register_buffer(kept.name, tensor.detach().clone(), persistent=False)
         return kept
 
     @property

@@ -19,7 +19,7 @@ from mcrepar.families.posteriors import posterior
 from mcrepar.families.prior import Prior
 from mcrepar.families.priors import prior
 from mcrepar.kl.estimator import Estimator
-from mcrepar.nn.latent import Options
+from mcrepar.nn.latent import Latent, Options
 
 Json = Any
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # what a foreign prior may be made of, with its arguments
@@ -148,6 +148,47 @@ def describe_options(options: Options) -> Json:
 def options_from(item: Json, q: Posterior, p: Prior) -> Options:
     """The options that were described."""
     return Options(q, p, Estimator(**item["estimator"]), item["start_std"], item["pretrained"], item["signs"])
+
+
+def describe_random(random: Mapping[tuple[str, ...], Latent], shelf: Shelf) -> dict[str, Json]:
+    """How every random tensor of a network came to be; templates and priors that tensors share are described once."""
+    posteriors = {id(latent.options.posterior): latent.options.posterior for latent in random.values()}
+    priors = {id(latent.options.prior): latent.options.prior for latent in random.values()}
+    return {
+        "posteriors": [describe_posterior(q, shelf) for q in posteriors.values()],
+        "priors": [describe_prior(p, shelf) for p in priors.values()],
+        "random": [
+            {
+                "names": list(names),
+                "shape": list(latent.shape),
+                "dtype": dtype_name(latent.log_scale),
+                "posterior": list(posteriors).index(id(latent.options.posterior)),
+                "prior": list(priors).index(id(latent.options.prior)),
+                **describe_options(latent.options),
+            }
+            for names, latent in random.items()
+        ],
+    }
+
+
+def random_from(config: Mapping[str, Json], shelf: Shelf) -> dict[tuple[str, ...], Options]:
+    """The options of every random tensor, by its names in the network."""
+    posteriors = [posterior_from(item, shelf) for item in config["posteriors"]]
+    priors = [prior_from(item, shelf) for item in config["priors"]]
+    return {
+        tuple(item["names"]): options_from(item, posteriors[item["posterior"]], priors[item["prior"]])
+        for item in config["random"]
+    }
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """Its dtype in a word.
+
+    >>> import torch
+    >>> dtype_name(torch.zeros(1))
+    'float32'
+    """
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def describe_tree(value: Any, shelf: Shelf) -> Json:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,15 @@ class Lock:
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
+
+
+@contextlib.contextmanager
+def locked(locks: Iterable[Lock]) -> Iterator[None]:
+    """A context that holds all of these."""
+    with contextlib.ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        yield
 
 
 @dataclass(frozen=True)
@@ -64,16 +74,27 @@ def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
     second = set()
     for place in chosen:
         for owner, name in zip(place.owners, place.names, strict=True):
-            slot, slots = name.rpartition(".")[2], random.setdefault(owner, [])
-            if slot in slots:
+            last, slots = name.rpartition(".")[2], random.setdefault(owner, [])
+            if last in slots:
                 second.add(name)
             else:
-                owner._parameters[slot] = None
-                slots.append(slot)
+                owner._parameters[last] = None
+                slots.append(last)
     for owner, slots in random.items():
         owner.register_forward_pre_hook(Guard(tuple(slots)))
     forget(net)
     return frozenset(second)
+
+
+def slot(net: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that owns a parameter, buffer or module of this name, and its name there.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1))
+    >>> slot(net, "0.bias") == (net[0], "bias")
+    True
+    """
+    path, _, last = name.rpartition(".")
+    return net.get_submodule(path), last
 
 
 def forget(net: nn.Module) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Likelihood, likelihood_of
-from mcrepar.nn.arguments import check_counts, check_generator
+from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.assembled import plain_draw
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import Output, evaluating, the_tensor
@@ -67,7 +68,7 @@ def ensemble(
     8
     """
     random_parts(bnn, "an ensemble of")
-    check_counts("ensemble", 1, draws=draws)
+    draws = whole_number("draws", draws)
     check_generator(generator)
     law = likelihood_of(likelihood)
     with evaluating(bnn), torch.no_grad():

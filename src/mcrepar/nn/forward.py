@@ -19,18 +19,20 @@ from torch.nn.modules.conv import _ConvNd
 from mcrepar.errors import MethodError
 from mcrepar.families.noises import Normal, Radial
 from mcrepar.families.posterior import Posterior
+from mcrepar.families.variates import Source
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.per_example import per_example
+from mcrepar.nn.projections import projections, radial_size
 from mcrepar.nn.selection import Place
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
 Forward = Callable[["BayesianModule", tuple[Any, ...], Mapping[str, Any]], Any]
-LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+FUNCTIONS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
-def check(forward: str, q: Posterior, place: Place) -> None:
+def check_forward(forward: str, q: Posterior, place: Place) -> None:
     """Refuse a forward that a posterior or a layer does not allow."""
     if forward == "per_example" and any(_batch_second(owner) for owner in place.owners):
         raise MethodError(
@@ -107,7 +109,7 @@ class LayerWeight(Tensor):
     ) -> Any:
         """Layers are drawn; looking at shape or dtype is allowed; all else would silently be deterministic."""
         kwargs = kwargs or {}
-        if func in LAYERS:
+        if func in FUNCTIONS:
             x, weight, bias, rest = _arguments(args, kwargs)
             rule = next(w.rule for w in (weight, bias) if isinstance(w, LayerWeight))
             if x.dim() < weight.dim():  # one datum without a batch
@@ -164,25 +166,13 @@ def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str
         shape[0], shape[channel] = len(out), scale.numel()
         return (scale * xi).reshape(shape)
     spread = _apply(func, x * x, scale * scale, None, rest).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
-    if isinstance(noise, Normal):
-        return spread * torch.randn_like(spread)
-    if x.dim() != 2:
+    if isinstance(noise, Radial) and x.dim() != 2:
         raise MethodError(
             "forward='local' with posterior 'radial'",
             f"the input has {x.dim()} dimensions, and rows of one datum share their draw",
             "forward='weights' or 'flipout'",
         )
-    return spread * _radial_cosines(len(out), out.shape[-1], scale.numel(), options)
-
-
-def _radial_cosines(draws: int, outputs: int, size: int, options: Mapping[str, Any]) -> Tensor:
-    """|r| z / sqrt(|z|^2 + chi2(d - O)): the joint law of the outputs of one datum, rows being orthogonal (D5)."""
-    z = torch.randn(draws, outputs, **options)
-    square = (z * z).sum(-1, keepdim=True)
-    if size > outputs:
-        rest = torch.full((draws, 1), (size - outputs) / 2, **options)
-        square = square + 2 * torch._standard_gamma(rest)
-    return torch.randn(draws, 1, **options).abs() * z / square.sqrt()
+    return spread * projections(radial_size(noise), Source(**options), *spread.shape)
 
 
 def _flipout(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mcrepar.errors import MethodError
+from mcrepar.errors import McreparError, MethodError
 from mcrepar.families.forms import EXP, LOG
 from mcrepar.families.noises import Noise
 from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
@@ -93,12 +93,8 @@ class Latent(nn.Module):
         self.register_buffer("fixed_loc", loc if not row.form.learned_loc else None)
         self.register_buffer("signs", torch.where(values < 0, -1.0, 1.0).to(values) if keep else None)
         self.register_buffer("anchor", values.clone() if options.pretrained else None)
-        row_of = {p.name: p for p in options.prior.row.parameters} if options.prior.row is not None else {}
         self.learned = nn.ParameterDict()
-        for parameter, word in options.prior.words.items():
-            if word == "learned":
-                first = torch.tensor(row_of[parameter].default, dtype=log_scale.dtype, device=log_scale.device)
-                self.learned[parameter] = nn.Parameter(FREE[row_of[parameter].constraint][0](first))
+        self._learn(options.prior)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "plan": None}  # it holds functions, and is made again
@@ -133,6 +129,29 @@ class Latent(nn.Module):
                     values[name] = prior.row.optimal[name](q, {**prior.values, **values})
         return prior.filled(**values) if values else prior
 
+    def adopt(self, prior: Prior, pretrained: bool, signs: str) -> None:
+        """Take a prior that comes with a state, which then fills in its tensors."""
+        kept = {name: t for name, t in self.options.prior.tensors.items() if t.requires_grad}
+        with torch.no_grad():  # a tensor that somebody learns stays the one that is learned
+            same = {n: kept[n].copy_(t) for n, t in prior.tensors.items() if n in kept and kept[n].shape == t.shape}
+        self.options = replace(self.options, prior=prior.filled(**same), pretrained=pretrained, signs=signs)
+        self.plan = None
+        self.anchor = torch.empty_like(self.log_scale).detach() if pretrained else None
+        keep = self.options.posterior.row.support.lower >= 0 and signs == "keep"
+        self.signs = torch.empty_like(self.log_scale).detach() if keep else None
+        self._learn(self.options.prior)
+
+    def _learn(self, prior: Prior) -> None:
+        """A parameter for every value of the prior that is learned."""
+        wanted = [name for name, word in prior.words.items() if word == "learned"]
+        constants = {p.name: p for p in prior.row.parameters} if prior.row is not None else {}
+        for name in set(self.learned) - set(wanted):
+            del self.learned[name]
+        for name in wanted:
+            if name not in self.learned:
+                first = torch.tensor(constants[name].default, dtype=self.log_scale.dtype, device=self.log_scale.device)
+                self.learned[name] = nn.Parameter(FREE[constants[name].constraint][0](first))
+
     def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
         q = self.posterior
@@ -144,7 +163,11 @@ class Latent(nn.Module):
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""
         q = self.posterior
-        check_finite(plan_pair(q, self.prior(q)), q, self.prior(q), value)
+        p = self.prior(q)
+        try:
+            check_finite(plan_pair(q, p), q, p, value)
+        except McreparError as error:
+            raise error.within(self.name) from None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """A fresh xi in the layout of the weights, drawn on all cores where the tensor is large."""
@@ -159,8 +182,8 @@ class Latent(nn.Module):
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """Fresh weights, differentiable in the learned parameters."""
         with torch.no_grad():
-            xi = self.noise(generator)
-        v: Tensor = _Moved.apply(self.centre, self.log_scale, xi)  # type: ignore[no-untyped-call]
+            moved = self.noise(generator).mul_(self.log_scale.exp())
+        v: Tensor = _Moved.apply(self.centre, self.log_scale, moved)  # type: ignore[no-untyped-call]
         return self.whole(self.options.posterior.form.outer.apply(v))
 
     @property
@@ -237,11 +260,10 @@ def laid_out(row: Tensor, reference: Tensor) -> Tensor:
 
 
 class _Moved(torch.autograd.Function):
-    """loc + exp(log_scale) xi, keeping only the second summand for the backward."""
+    """loc + moved, moved = exp(log_scale) xi, which is all that is kept for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, loc: Tensor | None, log_scale: Tensor, xi: Tensor) -> Tensor:
-        moved = log_scale.exp().mul_(xi)
+    def forward(ctx: Any, loc: Tensor | None, log_scale: Tensor, moved: Tensor) -> Tensor:
         ctx.save_for_backward(moved)
         ctx.log_scale = log_scale  # only its derivative is used: it may be changed in place before the backward
         return moved.clone() if loc is None else loc + moved

@@ -20,8 +20,6 @@ import torch
 from mcrepar.nn import LAYERS
 from mcrepar.nn.module import BayesianModule, bayesian
 
-Signature = inspect.Signature
-
 
 def bayesian_class(
     name: str,
@@ -51,13 +49,14 @@ def bayesian_class(
         made = convert(build(*args, **kwargs), **chosen)
         vars(self).update(vars(made))  # the state of the module that was made becomes this one's
 
-    keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
+    keywords = (option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options)
+    signature = inspect.Signature([*own, *keywords])
     doc = (
         f"A Bayesian {name}, W = f(loc + scale * xi), that draws its weights afresh at every forward.\n\n"
         f"Its own arguments: {', '.join(str(p) for p in own)}\n\n"
         f"Options of `{convert.__name__}`, by keyword: {', '.join(names)}\n"
     )
-    body = {"__init__": __init__, "__doc__": doc, "__module__": home, "__signature__": Signature([*own, *keywords])}
+    body = {"__init__": __init__, "__doc__": doc, "__module__": home, "__signature__": signature}
     cls = type(name.rpartition(".")[2], (BayesianModule,), {**body, "__qualname__": name, **members})
     assert issubclass(cls, BayesianModule)
     return cls

@@ -17,13 +17,14 @@ from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import Estimator
-from mcrepar.nn import forward as forwards
-from mcrepar.nn.arguments import check, check_optimizers, chosen_options
+from mcrepar.nn.arguments import check_optimizers, check_place, chosen_options
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Lock, empty, forget, unguarded
+from mcrepar.nn.emptied import Lock, empty, forget, slot, unguarded
+from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.recompute import Region, remember_as, running
 from mcrepar.nn.selection import Overrides, Place, Select, selected, spread
+from mcrepar.nn.state import packed, unpack
 
 Draw = Mapping[str, Tensor]
 
@@ -35,6 +36,12 @@ class BayesianModule(nn.Module):
 
     `forward` returns the network's own output for one fresh draw of all weights. The network's own tensors are emptied,
     so that no weight is stored twice.
+
+    >>> bnn = bayesian(nn.Linear(2, 1))
+    >>> {name: tuple(w.shape) for name, w in bnn.draw().items()}
+    {'weight': (1, 2), 'bias': (1,)}
+    >>> type(bnn.to_module("mean")).__name__, bool(bnn.kl() > 0)
+    ('Linear', True)
     """
 
     def __init__(self, net: nn.Module, chosen: list[tuple[Place, Options]], forward: str = "weights") -> None:
@@ -58,7 +65,7 @@ class BayesianModule(nn.Module):
             if not torch.compiler.is_compiling():
                 remember_as(copy_context().run)
             return self.run(frozen, *args, **kwargs)
-        return forwards.FORWARDS[self.mode](self, args, kwargs)
+        return FORWARDS[self.mode](self, args, kwargs)
 
     def run(self, draw: Draw, *args: Any, **kwargs: Any) -> Any:
         """The network's output for the given weights (and norm statistics)."""
@@ -119,7 +126,7 @@ class BayesianModule(nn.Module):
         """A draw (or "mean", or "draw" for a fresh one) with the norm statistics that belong to it."""
         if isinstance(draw, str):
             if draw not in ("mean", "draw"):
-                raise MethodError(f"frozen({draw!r})", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
+                raise MethodError(f"the weights {draw!r}", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
             draw = self.mean() if draw == "mean" else self.draw()
         self._check(draw)
         fixed = {name: w.detach() for name, w in draw.items()}
@@ -144,17 +151,15 @@ class BayesianModule(nn.Module):
         with self._lock:
             plain = copy.deepcopy(self.net)
         for name, tensor in weights.items():
-            path, _, last = name.rpartition(".")
-            owner = plain.get_submodule(path)
+            owner, last = slot(plain, name)
             if last in owner._buffers:
                 owner._buffers[last] = tensor
             else:
                 owner._parameters[last] = nn.Parameter(tensor)
         for names in self.names.values():  # tied weights stay tied
-            first = plain.get_parameter(names[0])
             for name in names[1:]:
-                path, _, last = name.rpartition(".")
-                plain.get_submodule(path)._parameters[last] = first
+                owner, last = slot(plain, name)
+                owner._parameters[last] = plain.get_parameter(names[0])
         return unguarded(plain).train(self.training)
 
     def kl(
@@ -172,6 +177,19 @@ class BayesianModule(nn.Module):
             for latent, part in zip(latents, parts, strict=True):
                 latent.check(part)
         return total.to(wide_dtype(latents[0].log_scale.dtype))
+
+    @property
+    def random(self) -> dict[tuple[str, ...], Latent]:
+        """The random tensors, by all names the network gives them."""
+        return {self.names[key]: latent for key, latent in self._latents()}
+
+    def get_extra_state(self) -> Tensor:
+        """The priors and the calibration batch, for `state_dict`."""
+        return packed(self.random, self.calibration)
+
+    def set_extra_state(self, state: object) -> None:
+        """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
+        unpack(self.random, self.calibration, state)
 
     def _check(self, draw: object) -> None:
         """Refuse a draw that is not one of this network's weights."""
@@ -213,7 +231,18 @@ def total_kl(
     n_mc_iter: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The sum of KL(q || p) over every Bayesian part of a network; what `mcrepar.kl` calls."""
+    """The sum of KL(q || p) over every Bayesian part of a network, in nats; what `mcrepar.kl` calls.
+
+    Args:
+        net: a Bayesian network, or one that holds Bayesian parts; a part that is used twice counts once.
+        method: instead of the one chosen when the network was made.
+        n_mc_iter: likewise.
+        generator: the source of the noise; None is the default RNG.
+
+    >>> part = bayesian(nn.Linear(2, 2))
+    >>> bool(total_kl(nn.Sequential(part, nn.ReLU(), part)) == part.kl())
+    True
+    """
     return torch.stack([part.kl(method, n_mc_iter, generator) for part in random_parts(net)]).sum()
 
 
@@ -254,13 +283,13 @@ def bayesian(
         raise ParameterError(f"bayesian({type(net).__name__})", "it is not an nn.Module", "a network")
     if any(isinstance(module, BayesianModule) for module in net.modules()):
         raise ParameterError("bayesian(net)", "a part of it is Bayesian already", "a plain network")
-    if forward not in forwards.FORWARDS:
-        raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, forwards.FORWARDS)))
+    if forward not in FORWARDS:
+        raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, FORWARDS)))
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
              "start_std": start_std, "pretrained": pretrained, "signs": signs}  # fmt: skip
     places = selected(net, select)
     chosen = chosen_options(places, given, overrides)
     for place, options in chosen:
-        check(place, options, forward)
+        check_place(place, options, forward)
     check_optimizers(places)
     return BayesianModule(net, chosen, forward)

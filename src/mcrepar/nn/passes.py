@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
 from mcrepar.errors import ParameterError
+from mcrepar.nn.emptied import locked
 from mcrepar.nn.module import BayesianModule
 
 Output = int | str | Callable[[Any], Tensor] | None
@@ -94,12 +95,10 @@ def the_tensor(out: Any, output: Output) -> Tensor:
         try:
             out = out[output]
         except (KeyError, IndexError, TypeError) as error:
-            raise ParameterError(
-                f"predict(..., output={output!r})", f"its {kind} has none: {error}", _keys(out)
-            ) from None
+            raise ParameterError(f"output={output!r}", f"the network's {kind} has none: {error}", _keys(out)) from None
     if not isinstance(out, Tensor) or not out.dim() or not out.is_floating_point():
         what = f"{out.dtype} tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else kind
-        raise ParameterError("predict(bnn, x)", f"the network returns a {what}, not one output per datum", _keys(out))
+        raise ParameterError("the network's output", f"it is a {what}, not one output per datum", _keys(out))
     return out
 
 
@@ -116,7 +115,7 @@ _MODES: dict[int, tuple[list[None], list[tuple[nn.Module, bool]]]] = {}
 @contextlib.contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Eval mode, until the last of the threads that predict with this network is done; then the modes of before."""
-    with _LOCK, _held(net):
+    with _LOCK, _between_forwards(net):
         users, modes = _MODES.setdefault(id(net), ([], [(m, m.training) for m in net.modules()]))
         if not users:
             net.eval()
@@ -124,7 +123,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        with _LOCK, _held(net):
+        with _LOCK, _between_forwards(net):
             users.pop()
             if not users:
                 del _MODES[id(net)]
@@ -132,11 +131,6 @@ def evaluating(net: nn.Module) -> Iterator[None]:
                     module.training = training
 
 
-@contextlib.contextmanager
-def _held(net: nn.Module) -> Iterator[None]:
+def _between_forwards(net: nn.Module) -> contextlib.AbstractContextManager[None]:
     """No thread is inside a forward, in which norm layers may be measuring: modes can be changed."""
-    with contextlib.ExitStack() as stack:
-        for module in net.modules():
-            if isinstance(module, BayesianModule):
-                stack.enter_context(module._lock)
-        yield
+    return locked(module._lock for module in net.modules() if isinstance(module, BayesianModule))

@@ -20,8 +20,10 @@ from mcrepar.errors import MethodError
 from mcrepar.families import noises
 from mcrepar.families.sums import FIRST_TWO
 from mcrepar.families.variates import Source
+from mcrepar.nn.emptied import locked
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.projections import projections, radial_size
 
 LAWFUL = 30  # draws from which the means of Radial noise have a law with their own mean and covariance (D2 RQ)
 
@@ -44,15 +46,8 @@ class Part:
         return self.square.clamp_min(torch.finfo(self.square.dtype).tiny).sqrt()
 
     def draw(self, draws: int, source: Source) -> Tensor:
-        """zeta: N(0, 1), or |r| z / sqrt(|z|^2 + chi^2(d - O)) jointly over the outputs, rows being orthogonal."""
-        z = source.normal(draws, *self.square.shape)
-        if self.size == 1:
-            return z
-        rows, outputs = (*z.shape[:-1], 1), z.shape[-1]
-        square = z.square().sum(-1, keepdim=True)
-        if self.size > outputs:
-            square = square + source.gamma((self.size - outputs) / 2, *rows, scale=2.0, normal_from=1e3)
-        return z * (source.normal(*rows).abs() / square.sqrt())
+        """zeta, (draws, *square.shape)."""
+        return projections(self.size, source, draws, *self.square.shape)
 
     def means(self, draws: int, source: Source) -> tuple[Tensor, Tensor]:
         """mean zeta and mean zeta^2 over M >= LAWFUL draws, from their law: no work that grows with M."""
@@ -144,9 +139,7 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
     def keep(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
         seen.append((layer, args[0], output))
 
-    with ExitStack() as stack:
-        for owner in owners:
-            stack.enter_context(owner._lock)  # a hook is seen by all threads
+    with locked(owner._lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
         for layer in homes:
             stack.callback(layer.register_forward_hook(keep).remove)
         output = run()
@@ -179,8 +172,7 @@ def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, nam
             if latent is not None:
                 variance = torch.exp(2 * latent.log_scale)
                 squares.append(F.linear(h * h, variance) if kind == "weight" else variance.expand_as(loc))
-                noise = latent.posterior.noise
-                sizes.append(noise.size if isinstance(noise, noises.Radial) else 1)
+                sizes.append(radial_size(latent.posterior.noise))
         if sizes == [1, 1]:  # a sum of independent Normals is one
             squares, sizes = [squares[0] + squares[1]], [1]
     return Preactivation(loc, tuple(Part(b2, d) for b2, d in zip(squares, sizes, strict=True)))

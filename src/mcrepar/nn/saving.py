@@ -15,18 +15,7 @@ from torch import Tensor, nn
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.nn.description import (
-    Json,
-    Shelf,
-    describe_options,
-    describe_posterior,
-    describe_prior,
-    describe_tree,
-    options_from,
-    posterior_from,
-    prior_from,
-    tree_from,
-)
+from mcrepar.nn.description import Json, Shelf, describe_random, describe_tree, dtype_name, random_from, tree_from
 from mcrepar.nn.folder import read, refuse, write
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Options
@@ -69,6 +58,11 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
     Args:
         folder: written by `save`; a file that is foreign, damaged or of another version is refused, no code is run.
         net: a plain network with the same names, shapes and dtypes; it is taken over, and left alone if refused.
+
+    >>> load("runs/nowhere", nn.Linear(2, 1))
+    Traceback (most recent call last):
+    mcrepar.errors.ParameterError: load('runs/nowhere'): it has no config.json; use a folder that
+    mcrepar.save wrote, unchanged.
     """
     folder = _path("load", folder)
     if not isinstance(net, nn.Module):
@@ -103,7 +97,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     except McreparError as error:
         if error.asked.startswith("load("):
             raise
-        raise type(error)(f"load({os.fspath(folder)!r}): {error.asked}", error.why, error.instead) from None
+        raise error.within(f"load({os.fspath(folder)!r})") from None
     except WRONG as error:
         refuse(folder, f"it does not hold what save writes ({type(error).__name__}: {error})")
 
@@ -123,9 +117,6 @@ def _left_alone(chosen: list[tuple[Place, Options]]) -> Iterator[None]:
 def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]:
     """What config.json says, and all tensors by unique names."""
     shelf = Shelf()
-    latents = list(bnn._latents())
-    posteriors = {id(latent.options.posterior): latent.options.posterior for _, latent in latents}
-    priors = {id(latent.options.prior): latent.options.prior for _, latent in latents}
     state = bnn.net.state_dict(keep_vars=True)
     first: dict[int, str] = {}
     tied = {name: kept for name, t in state.items() if (kept := first.setdefault(id(t), name)) != name}
@@ -139,19 +130,7 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
         "mcrepar": __version__,
         "torch": str(torch.__version__),
         "forward": bnn.mode,
-        "posteriors": [describe_posterior(q, shelf) for q in posteriors.values()],
-        "priors": [describe_prior(p, shelf) for p in priors.values()],
-        "random": [
-            {
-                "names": list(bnn.names[key]),
-                "shape": list(latent.shape),
-                "dtype": _dtype(latent.log_scale),
-                "posterior": list(posteriors).index(id(latent.options.posterior)),
-                "prior": list(priors).index(id(latent.options.prior)),
-                **describe_options(latent.options),
-            }
-            for key, latent in latents
-        ],
+        **describe_random(bnn.random, shelf),
         "plain": {name: _aspects(t) for name, t in plain.items()},
         "tied": tied,
         "untrained": [name for name, p in bnn.named_parameters() if not p.requires_grad],
@@ -163,13 +142,8 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
 
 
 def _chosen(config: Mapping[str, Json], shelf: Shelf, net: nn.Module) -> list[tuple[Place, Options]]:
-    posteriors = [posterior_from(item, shelf) for item in config["posteriors"]]
-    priors = [prior_from(item, shelf) for item in config["priors"]]
     found = {place.names: place for place in places(net)}
-    return [
-        (found[tuple(item["names"])], options_from(item, posteriors[item["posterior"]], priors[item["prior"]]))
-        for item in config["random"]
-    ]
+    return [(found[names], options) for names, options in random_from(config, shelf).items()]
 
 
 def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str, Tensor], shelf: Shelf) -> None:
@@ -210,11 +184,7 @@ def _check_net(folder: Path, config: Mapping[str, Json], net: nn.Module) -> None
 
 
 def _aspects(tensor: Tensor) -> dict[str, Json]:
-    return {"shape": list(tensor.shape), "dtype": _dtype(tensor)}
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return {"shape": list(tensor.shape), "dtype": dtype_name(tensor)}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

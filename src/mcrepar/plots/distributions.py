@@ -40,9 +40,8 @@ def reliability_diagram(
     figure = Figure(figsize=(4.5, 3.9))
     framed(figure, hspace=0.12)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
-    dressed(top, "", "share that is right")
+    dressed(top, "", "share that is right", "Promised and kept accuracy")
     dressed(bottom, "confidence: the largest mean probability", "share of data")
-    top.set_title("Promised and kept accuracy", loc="left", fontsize=10.5, fontweight="bold", color=light("ink"), pad=8)
     width = high - low
     centre = (low + high) / 2
     for many, strength, name in ((size >= FEW, 0.8, "kept"), (size < FEW, 0.28, "kept, few data")):

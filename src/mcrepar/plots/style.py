@@ -56,9 +56,7 @@ def panel(title: str, x: str, y: str, size: tuple[float, float] = SIZE) -> tuple
 
     figure = Figure(figsize=size)
     framed(figure)
-    axes = figure.add_subplot()
-    axes.set_title(plain(title), loc="left", fontsize=10.5, fontweight="bold", color=light("ink"), pad=8)
-    return figure, dressed(axes, x, y)
+    return figure, dressed(figure.add_subplot(), x, y, title)
 
 
 def framed(figure: Figure, **spaces: float) -> None:
@@ -74,15 +72,17 @@ def framed(figure: Figure, **spaces: float) -> None:
     figure.subplots_adjust(left, bottom, right, top, **spaces)
 
 
-def dressed(axes: Axes, x: str, y: str) -> Axes:
+def dressed(axes: Axes, x: str, y: str, title: str = "") -> Axes:
     """The axes in the common look: a light grid, no box.
 
     Args:
         axes: to change.
         x: the label of the x axis.
         y: the label of the y axis.
+        title: above it, at the left.
     """
     axes.set_facecolor("none")
+    axes.set_title(plain(title), loc="left", fontsize=10.5, fontweight="bold", color=light("ink"), pad=8)
     axes.set_xlabel(plain(x), fontsize=9, color=light("muted"))
     axes.set_ylabel(plain(y), fontsize=9, color=light("muted"))
     axes.tick_params(labelsize=8.5, labelcolor=light("muted"), color=light("grid"), length=3)
@@ -163,6 +163,9 @@ def png(figure: Figure, dpi: int = 160) -> bytes:
     Args:
         figure: to write.
         dpi: dots per inch.
+
+    >>> png(panel("A title", "x", "y")[0], dpi=50)[1:4]
+    b'PNG'
     """
     buffer = io.BytesIO()
     with _quiet():
@@ -179,6 +182,9 @@ def svg(figure: Figure, label: str, prefix: str) -> str:
         figure: to write.
         label: what it shows, for those who cannot see it.
         prefix: a name of its own, from which the ids are made, so that no two figures of a page share one.
+
+    >>> svg(panel("A title", "x", "y")[0], "nothing yet", "first")[:4]
+    '<svg'
     """
     import html
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
+from mcrepar.training.whole_file import write_text as write_text  # experiments.store takes it from here
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
@@ -101,21 +102,8 @@ def restore(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, without the calibration batch, which never changes."""
-    return {name: t for name, t in module.state_dict().items() if not name.startswith("calibration.")}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with fresh.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Parameters and buffers, without priors and calibration batch, which never change."""
+    return {name: t for name, t in module.state_dict().items() if name != "_extra_state"}
 
 
 def settle(folder: Path) -> None:

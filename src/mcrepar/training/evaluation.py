@@ -27,9 +27,9 @@ from mcrepar.training.evaluation_kinds import CLASSES, NUMBERS, Arrays, Kind
 from mcrepar.training.evaluation_options import EvaluateOptions
 from mcrepar.training.report import write_report
 from mcrepar.training.report_console import print_results
-from mcrepar.training.report_files import write_bytes
 from mcrepar.training.report_pictures import chosen, thumbnails
 from mcrepar.training.setup import Run, calibration_batch, open_run
+from mcrepar.training.whole_file import write_bytes
 
 __all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work

@@ -17,8 +17,8 @@ import torch
 
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
-from mcrepar.training.checkpoint import write_text
 from mcrepar.training.config import TrainConfig, read_config
+from mcrepar.training.whole_file import write_text
 
 OURS = ("config.yaml", "run.json", "log.csv", "checkpoints", "model")
 

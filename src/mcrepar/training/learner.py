@@ -23,6 +23,7 @@ from mcrepar.training.schedules import beta_schedule, rate
 from mcrepar.training.seeds import seed_of
 from mcrepar.training.setup import build_likelihood, build_network, lay_out, make_bayesian, warm_started
 from mcrepar.training.task import Task
+from mcrepar.training.whole_file import write_text
 
 
 class Learner:
@@ -183,5 +184,5 @@ class Learner:
         assert self.bayesian is not None
         folder.mkdir(exist_ok=True)
         numbers = {name: t.tolist() for name, t in self.likelihood.state_dict().items()}
-        checkpoint.write_text(folder / "likelihood.json", json.dumps(numbers) + "\n")
+        write_text(folder / "likelihood.json", json.dumps(numbers) + "\n")
         save(self.bayesian, folder)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcrepar.training.checkpoint import write_text
+from mcrepar.training.whole_file import write_text
 
 Row = dict[str, float | None]
 WHOLE = ("epoch", "step")

@@ -1,10 +1,9 @@
-"""The files of a run folder that the report needs, and writing them in one step."""
+"""The files of a run folder that the report needs."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcrepar.errors import ParameterError
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one step: whatever interrupts it, the old or the new one is there, whole.
-
-    Args:
-        path: of the file.
-        data: all of it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -1,5 +1,6 @@
 """Every pair of the two tables: the verdict, the methods and the numbers are the library's, and the code runs."""
 
+import re
 from itertools import product
 
 import pytest
@@ -54,6 +55,24 @@ def test_the_values_are_the_library_s(q, p):
     if plan.right:
         assert table(found, "tuple").rows == plan.statistics
         assert f"d_P = {plan.d_P}." in found.headline
+
+
+@pytest.mark.parametrize("p", mcrepar.PRIORS)
+def test_the_formula_has_a_number_for_each_of_its_letters(p):
+    found, values = answer(posterior="gamma", prior=p)
+    parts = dict(table(found, "formula").rows)
+    letters = set(re.findall(r"\bc\d+\b", parts["Prior"]))
+    numbers = dict(pair.split(" = ") for pair in parts["Its numbers"].split(", "))
+    assert letters | {"constant"} == set(numbers)
+    _, prior = pair_of(values, 3)
+    assert [float(numbers[f"c{k}"]) for k in range(1, len(numbers))] == pytest.approx(
+        [float(term.coefficient) for term in prior.density.terms], rel=1e-4
+    )
+
+
+def test_the_headline_counts_the_methods():
+    assert " All methods apply." in answer(posterior="radial", prior="normal")[0].headline
+    assert " 4 of the 8 methods apply." in answer(posterior="normal", prior="laplace")[0].headline
 
 
 def test_parameters_reach_the_objects():

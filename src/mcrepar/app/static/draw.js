@@ -54,10 +54,12 @@ const drawing = (() => {
   }
 
   function layoutOf(figure, zoom) {
+    const height = figure.layout.height || 380;
+    const below = figure.layout.xaxis.visible === false ? 8 : 62; // pixels between the plot and its legend
     return themed({
-      height: 380, margin: { l: 56, r: 14, t: 10, b: 44 }, paper_bgcolor: "@card", plot_bgcolor: "@card",
+      height, margin: { l: 56, r: 14, t: 10, b: 44 }, paper_bgcolor: "@card", plot_bgcolor: "@card",
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: "@text" },
-      legend: { orientation: "h", x: 0, y: -0.2, yanchor: "top", font: { size: 12 } },
+      legend: { orientation: "h", x: 0, y: -below / (height - 130), yanchor: "top", font: { size: 12 } },
       hoverlabel: { font: { size: 12 } }, dragmode: "zoom", ...figure.layout,
       xaxis: axis(figure.layout.xaxis, zoom.xaxis, figure.data.map((trace) => trace.x)),
       yaxis: axis(figure.layout.yaxis, zoom.yaxis, figure.data.map((trace) => trace.y)),
@@ -184,11 +186,13 @@ const drawing = (() => {
 
   function tableOf(panel, table) {
     const numeric = table.header.map((_, column) => table.rows.some((cells) => typeof cells[column] === "number"));
+    const wordy = table.header.map((_, column) => table.rows.some((cells) => String(cells[column]).length > 28));
     const row = (cells, tag) =>
       element("tr", {}, ...cells.map((cell, column) => {
         const head = tag === "th" || column === 0;
         const made = element(head ? "th" : "td", head ? { scope: tag === "th" ? "col" : "row" } : {}, spelled(cell));
         if (numeric[column]) made.classList.add("number");
+        if (wordy[column]) made.classList.add("wordy");
         return made;
       }));
     const made = element("table", {},
@@ -197,8 +201,7 @@ const drawing = (() => {
       element("tbody", {}, ...table.rows.map((cells) => row(cells, "td"))));
     const save = button("CSV", `Download as CSV: ${table.caption}`,
       () => download(csv(table), "text/csv;charset=utf-8", fileName(panel, table.name, ".csv")));
-    const wide = table.header.length > 7 ? " wide" : "";
-    return element("div", { class: "numbers" + wide, "data-table": table.name },
+    return element("div", { class: "numbers", "data-table": table.name },
       element("div", { class: "title" }, element("h3", {}, table.caption), save),
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.caption }, made));
   }
@@ -211,6 +214,18 @@ const drawing = (() => {
       shownTables.set(made, table);
       return made;
     }));
+    spread([...place.children]);
+  }
+
+  // Two to a row where the screen has room; a table of many columns, and one that is left over, has a row of its own.
+  function spread(tables) {
+    const broad = (table) => shownTables.get(table).header.length > 7;
+    for (let place = 0; place < tables.length; ) {
+      const pair = !broad(tables[place]) && place + 1 < tables.length && !broad(tables[place + 1]);
+      tables[place].classList.toggle("wide", !pair);
+      if (pair) tables[place + 1].classList.remove("wide");
+      place += pair ? 2 : 1;
+    }
   }
 
   // ---- the rest

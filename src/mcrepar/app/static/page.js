@@ -31,6 +31,8 @@
   }
 
   function follow(field) {
+    const presets = field.closest("[data-control]").querySelector(".presets");
+    if (presets && presets !== field) presets.value = field.value; // nothing is chosen where it is not among them
     const shown = field.type === "range" && document.querySelector(`output[for="${field.id}"]`);
     if (shown) shown.textContent = field.value;
   }
@@ -163,6 +165,7 @@
       const field = fieldOf(box);
       const notes = [...box.querySelectorAll(".hint, .error")].map((note) => note.id);
       field.setAttribute("aria-describedby", notes.join(" "));
+      follow(field);
     }
     const changed = (event) => {
       follow(event.target);
@@ -173,6 +176,13 @@
       if (store) ask();
     };
     panel.querySelector(".controls").addEventListener(store ? "change" : "input", changed);
+    for (const presets of panel.querySelectorAll(".presets")) {
+      presets.addEventListener("change", () => {
+        const field = fieldOf(presets.closest("[data-control]"));
+        fill(field, presets.value);
+        for (const kind of ["input", "change"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+      });
+    }
     panel.querySelector(".copy-link").addEventListener("click", (event) => drawing.copied(location.href, event.target));
   }
   for (const tab of tabs) {

@@ -45,9 +45,9 @@ def _compute(values: Mapping[str, Any]) -> Answer:
     found = estimates(q, p, values["iterations"], values["seed"])
     return Answer(
         _headline(plan, found, values),
-        notes=_formulas(plan),
+        notes=_reasons(plan),
         figures=[_density_figure(q, p, values), *_convergence_figures(plan, found)],
-        tables=[_methods_table(plan, found), *_tuple_tables(plan), *_estimates_tables(found)],
+        tables=[_methods_table(plan, found), _formula_table(plan, p), *_tuple_tables(plan), *_estimates_tables(found)],
         code=_code(plan, q, p),
     )
 
@@ -59,22 +59,27 @@ def _headline(plan: Plan, found: Mapping[str, Estimates], values: Mapping[str, A
     best = next((m for m in ("exact", "quad") if m in found and found[m].values), None)
     value = f" The KL of {values['weights']:,} weights is {nats(found[best].values[0])} nats." if best else ""
     size = f" d_P = {plan.d_P}." if plan.d_P is not None else ""
-    return f"{verdict}{size}{value}"
+    apply = [method for method, e in found.items() if e.refusal is None]
+    count = "All" if len(apply) == len(found) else f"{len(apply)} of the {len(found)}"
+    return f"{verdict}{size} {count} methods apply.{value}"
 
 
-def _formulas(plan: Plan) -> list[str]:
-    """The prose of the plan: why, what is drawn, the prior's form; its tables are shown as tables."""
-    wanted = (
-        "Why:",
-        "Posterior:",
-        "Prior:",
-        "Exponential family",
-        "Instead:",
-        "exact holds",
-        "The KL is finite",
-        "Monte",
-    )
+def _reasons(plan: Plan) -> list[str]:
+    """The prose of the plan; its formulas and tables are shown as tables."""
+    wanted = ("Why:", "Instead:", "exact holds", "The KL is finite", "Monte")
     return [text for text in str(plan).splitlines() if text.startswith(wanted)]
+
+
+def _formula_table(plan: Plan, p: Prior) -> Table:
+    """The formula in the plan's words, and the numbers in it."""
+    wanted = ("Posterior:", "Prior:", "Exponential family:")
+    lines = [text.removesuffix(".").split(": ", 1) for text in str(plan).splitlines() if text.startswith(wanted)]
+    numbers = {"constant": p.density.constant}
+    numbers |= {f"c{place}": term.coefficient for place, term in enumerate(p.density.terms, start=1)}
+    rows: list[tuple[Cell, ...]] = [("KL(q ‖ p)", "-H(q) - E log p(W), W drawn from q; H is the entropy")]
+    rows += [(name, text) for name, text in lines]
+    rows.append(("Its numbers", ", ".join(f"{name} = {float(value):.5g}" for name, value in numbers.items())))
+    return Table("formula", "The formula", ("part", "formula"), rows)
 
 
 def _density_figure(q: Posterior, p: Prior, values: Mapping[str, Any]) -> Figure:

@@ -64,6 +64,7 @@ def _figure(name: str, panel: GraphPanel) -> Figure:
             traces.append(
                 {"type": "scatter", "mode": "markers+text" if written else "markers", "name": label, "text": texts,
                  "textposition": "bottom center" if kind == "parameter" else "middle right", "hoverinfo": "text",
+                 "textfont": {"shadow": "auto"},  # an edge behind a label must not strike it out
                  "x": [places[node][0] for node in nodes], "y": [places[node][1] for node in nodes],
                  "marker": {"color": colour, "symbol": symbol, "size": 13 if few else 6,
                             "line": {"color": "@edge", "width": 0.6 if few else 0}}}

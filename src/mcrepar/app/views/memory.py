@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -12,6 +13,7 @@ from mcrepar.app.answer import Answer, Cell, Figure, Table, line
 from mcrepar.app.controls import Number
 from mcrepar.app.view import View
 from mcrepar.app.views.distributions import METHOD_SYMBOLS, pair_controls
+from mcrepar.app.views.quality import NETWORK_PRESETS
 from mcrepar.experiments.estimate_law import draws_grid
 from mcrepar.experiments.memory_budget import Step, example_bytes, random_weights, scaled_seconds
 from mcrepar.kl.plan import explain
@@ -103,14 +105,17 @@ def _zoo_figure(zoo: Mapping[str, Step], values: Mapping[str, Any]) -> Figure:
         "x": [max(fits[name], 0.5) for name in names],  # so that none at all has a place on a logarithmic axis
         "y": names,
         "text": [f"{fits[name]:,}" for name in names],
-        "textposition": "auto",
+        "textposition": "outside",
+        "textfont": {"size": 11},
+        "cliponaxis": False,
         "hoverinfo": "y+text",
         "marker": {"color": colours},
         "showlegend": False,
     }
     title = f"Direct iterations that fit into {values['memory']:g} GB, batch {values['batch']:,}"
     alt = f"{title}: " + ", ".join(f"{name} {fits[name]:,}" for name in reversed(names)) + "."
-    layout = {"yaxis": {"type": "category", "dtick": 1}, "height": _TALL}
+    room = {"range": [-0.5, math.log10(max(*fits.values(), 1)) + 0.8]}  # for the number at the end of the longest bar
+    layout = {"xaxis": room, "yaxis": {"type": "category", "dtick": 1}, "height": _TALL}
     return Figure("zoo", title, alt, [bar], "direct iterations", "", True, layout=layout)
 
 
@@ -186,7 +191,8 @@ MEMORY = View(
     ),
     (
         Number("network", "Network", "preact_resnet50", "A name, or a number of weights up to 10^9.",
-               least=1, most=1e9, whole=True, words=tuple(MODELS)),
+               least=1, most=1e9, whole=True, words=tuple(MODELS),
+               presets={"Networks": NETWORK_PRESETS}),
         Number("batch", "Examples in a batch", "128", least=1, most=1e5, whole=True),
         Number("memory", "Memory, GB", "11", "11 GB is the GPU of the paper.", least=0.1, most=1e4),
         Number("iterations", "Monte Carlo iterations M", "1000", least=1, most=1e6, whole=True),

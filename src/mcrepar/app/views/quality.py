@@ -24,6 +24,8 @@ _MEASURES = {
 }
 _ENTROPIES = {"exact": "exact", "mc": "sampled"}
 _POINTS = 30
+NETWORK_PRESETS = {name: f"{name}: {row.summary}" for name, row in MODELS.items()}
+_PRESETS = {"Weights": {f"10^{k}": f"10^{k} weights" for k in range(2, 10)}, "Networks": NETWORK_PRESETS}
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,8 @@ def _code(values: Mapping[str, Any]) -> str:
 
 
 def _size(name: str, label: str, default: str, hint: str = "") -> Number:
-    return Number(name, label, default, hint, least=1, most=1e9, whole=True, blank=True, words=tuple(MODELS))
+    return Number(name, label, default, hint, least=1, most=1e9, whole=True, blank=True, words=tuple(MODELS),
+                  presets=_PRESETS)  # fmt: skip
 
 
 QUALITY = View(

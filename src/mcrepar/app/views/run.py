@@ -119,7 +119,8 @@ def _confidence_figure(run: Run, tau: float) -> Figure:
         traces.append(line(label, middles, shares, f"@series{place % 4 + 1}", shape="hvh", mode="lines",
                            dash="dash" if name else "solid"))  # fmt: skip
     alt = "How many draws agree, as a histogram over the data" + (", foreign data beside it." if run.foreign else ".")
-    return Figure("agreement", "How many draws agree", alt, traces, "share of draws that agree", "share of the data")
+    return Figure("agreement", "How many draws agree", alt, traces, "share of draws that agree", "share of the data",
+                  layout={"yaxis": {"rangemode": "tozero"}})  # fmt: skip
 
 
 def _training_figures(run: Run) -> list[Figure]:

@@ -1,0 +1,68 @@
+"""What a state_dict carries beside parameters: families, priors and the calibration batch, as one tensor of bytes.
+
+They are what torch.save writes of tensors and a description in JSON; reading them (weights_only=True) runs no code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcrepar.errors import McreparError, ParameterError
+from mcrepar.nn.calibration import Calibration
+from mcrepar.nn.description import Shelf, describe_random, describe_tree, random_from, tree_from
+from mcrepar.nn.latent import Latent, Options
+
+Random = Mapping[tuple[str, ...], Latent]
+
+
+def packed(random: Random, calibration: Calibration) -> Tensor:
+    """How tensors became random; empty where a value has no description (a distribution of your own)."""
+    shelf = Shelf()
+    try:
+        batch = None if calibration.kept is None else describe_tree(calibration.kept, shelf)
+        words = json.dumps({**describe_random(random, shelf), "calibration": batch})
+    except McreparError:
+        return torch.empty(0, dtype=torch.uint8)
+    file = io.BytesIO()
+    torch.save({"words": words, "tensors": {name: t.detach().cpu().clone() for name, t in shelf.tensors.items()}}, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def unpack(random: Random, calibration: Calibration, state: object) -> None:
+    """Give tensors the priors that were packed; their posteriors must be of the same families."""
+    if isinstance(state, Tensor) and not state.numel():
+        return
+    device = next((latent.log_scale.device for latent in random.values()), torch.device("cpu"))
+    options, batch = _read(state, device)
+    found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
+    for latent, there in found.items():
+        _check(latent, there)
+    for latent, there in found.items():
+        latent.adopt(there.prior, there.pretrained, there.signs)
+    if batch is not None:
+        calibration.keep(*batch)
+
+
+def _read(state: object, device: torch.device) -> tuple[dict[tuple[str, ...], Options], Any]:
+    try:
+        if not isinstance(state, Tensor):
+            raise TypeError(f"it is a {type(state).__name__}")
+        found = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True, map_location=device)
+        config, shelf = json.loads(found["words"]), Shelf(found["tensors"])
+        return random_from(config, shelf), tree_from(config["calibration"], shelf)
+    except Exception as error:  # damaged bytes raise anything
+        why = f"its _extra_state does not hold families and priors ({type(error).__name__}: {error})"
+        raise ParameterError("load_state_dict(...)", why, "the state_dict of a Bayesian network, unchanged") from None
+
+
+def _check(latent: Latent, saved: Options) -> None:
+    ours, theirs = latent.options.posterior.name, saved.posterior.name
+    if ours != theirs:
+        why = f"its posterior is {theirs}, and the network's is {ours}"
+        raise ParameterError(f"load_state_dict(...) for {latent.name}", why, f"bayesian(net, {theirs!r})")

@@ -1,0 +1,140 @@
+"""Any x, network and thread: all of x goes through the network, the same batches for every draw, in eval mode."""
+
+import threading
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mcrepar
+from mcrepar import ParameterError, predict
+
+
+def network(outputs=3, inputs=4, seed=0, **options):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
+    return mcrepar.bayesian(net, start_std=0.8, **options)
+
+
+def data(n=7, inputs=4):
+    return torch.randn(n, inputs, generator=seeded(1))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, a, b, gain=1.0):
+        return self.inner(a + gain * b)
+
+
+def test_every_form_of_x():
+    bnn, x = network(), data(10)
+    expected = predict(bnn, x, draws=4, generator=seeded(0)).mean
+    y = torch.arange(10)
+    forms = [
+        (x,),
+        {"input": x},
+        [x[:5], x[5:]],
+        [{"input": x}],
+        [(x[:3], y[:3]), (x[3:], y[3:])],
+        DataLoader(TensorDataset(x), batch_size=3),
+        DataLoader(TensorDataset(x, y), batch_size=4),
+    ]
+    for form in forms:
+        torch.testing.assert_close(predict(bnn, form, draws=4, generator=seeded(0)).mean, expected)
+
+
+def test_several_arguments():
+    bnn, a, b = mcrepar.bayesian(Two()), data(10), torch.ones(10, 4)
+    forms = [(a, b, 2.0), {"a": a, "b": b, "gain": 2.0}, [((a, b, 2.0), "a target")]]
+    first, *others = (predict(bnn, form, draws=3, batch_size=4, generator=seeded(0)).mean for form in forms)
+    for other in others:
+        torch.testing.assert_close(first, other)
+
+
+def test_a_shuffled_loader_is_noticed():
+    loader = DataLoader(TensorDataset(data(50)), batch_size=10, shuffle=True)
+    with pytest.raises(ParameterError, match="another order"):
+        predict(network(), loader, draws=5)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ((row for row in data()), "anew"),
+        (TensorDataset(data()), "DataLoader"),
+        (3, "anew"),
+        (data().numpy(), "a batch of x is a ndarray"),
+        ((data(3), data(4)), r"lengths \[3, 4\]"),
+        ({}, "no tensor"),
+        ([], "no batch"),
+        (data(0), "no batch"),
+        (torch.tensor(1.0), "no tensor of data"),
+    ],
+)
+def test_an_x_that_cannot_be_is_refused(x, words):
+    with pytest.raises(ParameterError, match=words):
+        predict(network(), x, draws=2)
+
+
+class Returns(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.inner, self.wrap = nn.Linear(4, 2), wrap
+
+    def forward(self, x):
+        return self.wrap(self.inner(x))
+
+
+def test_networks_that_return_more():
+    x = data()
+    named = mcrepar.bayesian(Returns(lambda u: {"logits": u, "loss": u.sum()}))
+    pair = mcrepar.bayesian(Returns(lambda u: (u, u.sum())))
+    with pytest.raises(ParameterError, match="output='logits'"):
+        predict(named, x, draws=2)
+    with pytest.raises(ParameterError, match="output=0"):
+        predict(pair, x, draws=2)
+    with pytest.raises(ParameterError, match="dict has none"):
+        predict(named, x, draws=2, output="logit")
+    with pytest.raises(ParameterError, match="not one output per datum"):
+        predict(named, x, draws=2, output="loss")
+    assert predict(named, x, draws=2, output="logits").mean.shape == (7, 2)
+    assert predict(pair, x, draws=2, output=0).mean.shape == (7, 2)
+    assert predict(pair, x, draws=2, output=lambda out: out[0][:, :1]).mean.shape == (7, 1)
+
+
+def test_modes_come_back_even_after_an_error():
+    bnn = network()
+    bnn.train()
+    bnn.net[1].eval()
+    modes = [m.training for m in bnn.modules()]
+    predict(bnn, data(), draws=2)
+    assert [m.training for m in bnn.modules()] == modes
+    with pytest.raises(RuntimeError):
+        predict(bnn, torch.zeros(3, 9), draws=2)
+    assert [m.training for m in bnn.modules()] == modes
+
+
+def test_threads_do_not_disturb_each_other():
+    bnn, x = network(), data(40)
+    bnn.net.add_module("dropout", nn.Dropout(0.5))
+    bnn.train()
+    expected = [predict(bnn, x, draws=10, batch_size=8, generator=seeded(k)).mean for k in range(4)]
+    found: dict[int, torch.Tensor] = {}
+
+    def work(k):
+        for _ in range(3):
+            found[k] = predict(bnn, x, draws=10, batch_size=8, generator=seeded(k)).mean
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        assert torch.equal(found[k], expected[k])
+    assert all(m.training for m in bnn.modules())

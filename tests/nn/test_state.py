@@ -1,0 +1,108 @@
+"""A state_dict carries the priors: a network that was built with others gets the saved ones, or is refused."""
+
+import io
+
+import pytest
+import torch
+from tests.conftest import seeded
+from torch import nn
+
+import mcrepar
+from mcrepar import ParameterError, bayesian, kl, prior
+from mcrepar.kl.estimator import Estimator
+
+
+def changed(bnn):
+    with torch.no_grad():
+        for p in bnn.parameters():
+            p.add_(0.1)
+    return bnn
+
+
+def restored(bnn, **options):
+    other = bayesian(nn.Linear(3, 2), **options)
+    other.load_state_dict(bnn.state_dict())
+    return other
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prior": prior("normal", scale=0.3)},
+        {"prior": prior("normal", loc="tied", scale="learned")},
+        {"prior": prior("student_t", df=3.0), "n_mc_iter": 7},
+        {"prior": torch.distributions.Gumbel(0.0, 2.0)},
+        {"pretrained": True},
+        {"overrides": {"bias": {"prior": prior("laplace", scale=torch.tensor([0.1, 0.7]))}}},
+        {"posterior": "gamma", "prior": "gamma", "signs": "keep"},
+    ],
+    ids=str,
+)
+def test_the_saved_priors_replace_those_the_network_was_built_with(options):
+    posterior = options.get("posterior", "normal")
+    bnn = changed(bayesian(nn.Linear(3, 2), **{"posterior": posterior, **options}))
+    built = {"posterior": posterior, "prior": "gamma" if posterior == "gamma" else "normal"}
+    other = restored(bnn, **built, **({"signs": "positive"} if posterior == "gamma" else {}))
+    assert torch.equal(kl(other, n_mc_iter=20, generator=seeded(1)), kl(bnn, n_mc_iter=20, generator=seeded(1)))
+    for a, b in zip(other.draw(seeded(2)).values(), bnn.draw(seeded(2)).values(), strict=True):
+        assert torch.equal(a, b)
+    mcrepar.elbo(
+        other, mcrepar.likelihoods.Normal(1.0), torch.ones(4, 3), torch.ones(4, 2), data_size=4
+    ).loss.backward()
+    assert all(p.grad is not None for p in other.parameters())
+
+
+def test_through_a_file_that_runs_no_code():
+    bnn, file = changed(bayesian(nn.Linear(3, 2), prior=prior("laplace", scale=0.2))), io.BytesIO()
+    torch.save(bnn.state_dict(), file)
+    file.seek(0)
+    other = bayesian(nn.Linear(3, 2))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(kl(other, generator=seeded(1)), kl(bnn, generator=seeded(1)))
+
+
+def test_the_calibration_batch_comes_along():
+    make = lambda: bayesian(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))  # noqa: E731
+    bnn, x = make().calibrate(torch.randn(8, 3, generator=seeded(1))), torch.ones(4, 3)
+    other = make()
+    other.load_state_dict(bnn.state_dict())
+    assert torch.equal(*(mcrepar.predict(b.eval(), x, draws=3, generator=seeded(2)).samples for b in (bnn, other)))
+
+
+def test_estimator_and_forward_stay_as_built():
+    other = restored(bayesian(nn.Linear(3, 2)), kl_method="stats", n_mc_iter=5, forward="flipout")
+    assert other.mode == "flipout"
+    assert {latent.options.estimator for latent in other.random.values()} == {Estimator("stats", 5)}
+
+
+def test_a_tensor_that_is_learned_stays_the_learned_one():
+    saved, ours = torch.tensor(0.3, requires_grad=True), torch.tensor(0.9, requires_grad=True)
+    other = restored(bayesian(nn.Linear(3, 2), prior=prior("normal", scale=saved)), prior=prior("normal", scale=ours))
+    assert ours.item() == saved.item()
+    kl(other).backward()
+    assert ours.grad != 0
+
+
+def test_a_prior_of_ones_own_is_left_as_built():
+    class Own(torch.distributions.Normal):
+        pass
+
+    bnn = bayesian(nn.Linear(3, 2), prior=Own(0.0, 0.2), kl_method="stream", n_mc_iter=4)
+    assert not bnn.get_extra_state().numel()
+    other = restored(bnn, prior=Own(0.0, 0.2), kl_method="stream", n_mc_iter=4)
+    assert torch.equal(kl(other, generator=seeded(1)), kl(bnn, generator=seeded(1)))
+
+
+def test_another_posterior_is_refused_and_nothing_changes():
+    other = bayesian(nn.Linear(3, 2), "radial")
+    before = kl(other)
+    with pytest.raises(ParameterError, match="its posterior is normal, and the network's is radial; use bayesian"):
+        other.load_state_dict(bayesian(nn.Linear(3, 2), "normal", prior("normal", scale=0.1)).state_dict())
+    assert torch.equal(kl(other), before)
+
+
+@pytest.mark.parametrize("state", [{"a": 1}, torch.arange(9, dtype=torch.uint8), torch.ones(3)], ids=str)
+def test_a_damaged_state_is_refused(state):
+    bnn = bayesian(nn.Linear(3, 2))
+    with pytest.raises(ParameterError, match="does not hold families and priors"):
+        bnn.load_state_dict({**bnn.state_dict(), "_extra_state": state})

@@ -1,0 +1,35 @@
+"""Files are replaced in one step, or not at all."""
+
+import pytest
+
+from mcrepar.training import whole_file
+from mcrepar.training.whole_file import write_bytes, write_text
+
+
+def test_a_reader_of_the_old_file_keeps_it(tmp_path):
+    path = tmp_path / "new folder" / "a.txt"
+    write_bytes(path, b"old")
+    with path.open("rb") as reader:
+        write_bytes(path, b"new and longer")
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new and longer"
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_bytes(path, b"old")
+
+    def full(_):
+        raise OSError("full")
+
+    monkeypatch.setattr(whole_file.os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_text_is_utf8_with_its_line_ends_as_they_are(tmp_path):
+    write_text(tmp_path / "a.csv", "\u00b5,1\r\n")
+    assert (tmp_path / "a.csv").read_bytes() == b"\xc2\xb5,1\r\n"
