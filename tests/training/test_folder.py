@@ -72,6 +72,19 @@ def test_resume_keeps_the_first_start(tmp_path):
     assert len(again.facts()["resumed"]) == 1
 
 
+def test_resume_wants_the_same_data(tmp_path):
+    data = {"count": 40, "channels": 1, "size": (8, 8), "classes": ("a", "b"), "digest": "0a"}
+    first = run_folder(tmp_path)
+    first.begin({**FACTS, "data": data}, 1000)
+    first.release()
+    again = run_folder(tmp_path, resume=True)
+    again.begin({**FACTS, "data": data}, 1000)
+    again.release()
+    with pytest.raises(ParameterError, match=r"not those of that run \(count: 40 there, 120 now; digest: 0a there, 0b"):
+        run_folder(tmp_path, resume=True).begin({**FACTS, "data": {**data, "count": 120, "digest": "0b"}}, 1000)
+    assert first.facts()["data"]["count"] == 40
+
+
 def test_resume_without_options_to_compare_is_refused(tmp_path):
     (tmp_path / "log.csv").write_text("")
     with pytest.raises(ParameterError, match="but no config"):

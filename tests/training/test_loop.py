@@ -10,7 +10,7 @@ import torch
 from tests.training.tiny import config, log_of, model_of, write_images, write_numbers
 
 import mcrepar
-from mcrepar.errors import ParameterError
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.training import checkpoint, train
 from mcrepar.training.checkpoint import newest
 from mcrepar.training.config import TrainConfig
@@ -208,6 +208,25 @@ def test_a_network_that_answers_another_question_leaves_no_folder(tmp_path):
     with pytest.raises(ParameterError, match="Categorical likelihood: y has the shape"):
         train(config(tmp_path, **options))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("draws", ["exact", 0])
+def test_an_objective_that_cannot_be_leaves_no_folder(draws, tmp_path):
+    write_images(tmp_path)
+    with pytest.raises((MethodError, ParameterError), match="last_layer_draws") as caught:
+        train(config(tmp_path, last_layer_draws=draws))
+    assert "step 1" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_are_no_data_to_go_on_with(tmp_path):
+    write_images(tmp_path)
+    train(config(tmp_path))
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**facts, "status": "running"}))
+    write_images(tmp_path, seed=1)
+    with pytest.raises(ParameterError, match=r"the data are not those of that run .*digest"):
+        train(config(tmp_path, resume=True))
 
 
 def test_the_log_is_cut_where_a_run_goes_on(good, tmp_path):

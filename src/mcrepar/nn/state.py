@@ -29,8 +29,9 @@ def packed(random: Random, calibration: Calibration) -> Tensor:
         words = json.dumps({**describe_random(random, shelf), "calibration": batch})
     except McreparError:
         return torch.empty(0, dtype=torch.uint8)
+    tensors = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in shelf.tensors.items()}
     file = io.BytesIO()
-    torch.save({"words": words, "tensors": {name: t.detach().cpu().clone() for name, t in shelf.tensors.items()}}, file)
+    torch.save({"words": words, "tensors": tensors}, file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 

@@ -21,6 +21,7 @@ from mcrepar.training.config import TrainConfig, read_config
 from mcrepar.training.whole_file import write_text
 
 OURS = ("config.yaml", "run.json", "log.csv", "checkpoints", "model")
+SAME = ("count", "channels", "size", "classes", "digest")  # of the data, when a run goes on
 
 
 class RunFolder:
@@ -60,6 +61,19 @@ class RunFolder:
             why = f"that run has other options ({'; '.join(texts)})"
             raise ParameterError(f"--resume {self.path}", why, "the same options, or another --out for a new run")
 
+    def _check_data(self, before: object, now: Mapping[str, Any] | None) -> None:
+        if not isinstance(before, dict) or now is None:
+            return
+        here = json.loads(json.dumps(now))
+        differ = [
+            f"{name}: {before[name]} there, {here[name]} now"
+            for name in SAME
+            if before.get(name, here[name]) != here[name]
+        ]
+        if differ:
+            why = f"the data are not those of that run ({'; '.join(differ)})"
+            raise ParameterError(f"--resume {self.path}", why, "the same data, or another --out for a new run")
+
     def facts(self) -> dict[str, Any]:
         """What run.json says; empty where it is not there yet."""
         try:
@@ -93,12 +107,13 @@ class RunFolder:
             why = f"the disk has {free:,} bytes left, and the checkpoints need {space:,}"
             raise ParameterError(f"--out {self.path}", why, "a disk with more space")
         before = self.facts()
+        self._check_data(before.get("data"), facts.get("data"))
         if not (self.path / "config.yaml").exists():
             write_text(self.path / "config.yaml", self.config.to_yaml())
         now = {**_surroundings(self.config), **facts, "started": _now(), "resumed": []}
         if before:
             again = {"at": _now(), "threads": torch.get_num_threads(), "world_size": facts["world_size"]}
-            now |= {**before, "status": "running", "resumed": [*before["resumed"], again]}
+            now |= {**before, "status": "running", "resumed": [*(before.get("resumed") or []), again]}
         self._write(now)
 
     def note(self, **facts: Any) -> None:

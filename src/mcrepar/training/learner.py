@@ -56,12 +56,16 @@ class Learner:
             self._adopt(self.net)
         else:
             self.become_bayesian()
+            self._try()
 
     def _try(self) -> None:
-        """Refuse a network whose output is not what the likelihood takes, before anything is written."""
+        """Refuse a network or an objective that the data or the likelihood do not fit, before anything is written."""
         x, y = self.task.plain(self.task.train.at(torch.arange(min(2, len(self.task.train)))))
         with evaluating(self.net), torch.no_grad():
-            self.likelihood.check(self.net(x), y)
+            if self.bayesian is None:
+                self.likelihood.check(self.net(x), y)
+            else:
+                self.objective(x, y, self.first_random)
 
     @property
     def bayesian(self) -> BayesianModule | None:

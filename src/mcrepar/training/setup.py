@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -45,6 +46,7 @@ class Facts:
         target: the mean and the deviation of y, for regression.
         source: what was read.
         simulated: whether the data were made by a program.
+        digest: of x and y, to know them again.
     """
 
     count: int
@@ -56,6 +58,7 @@ class Facts:
     target: tuple[float, float]
     source: str
     simulated: bool
+    digest: str = ""
 
     @classmethod
     def of(cls, dataset: Dataset, train: Split) -> Facts:
@@ -65,7 +68,7 @@ class Facts:
         target = (float(y.mean()), float(y.std(correction=0)) or 1.0) if regression else (0.0, 1.0)
         return cls(
             len(train), dataset.channels, dataset.size, dataset.classes, tuple(mean.tolist()), tuple(std.tolist()),
-            target, dataset.source, dataset.simulated,
+            target, dataset.source, dataset.simulated, _digest(train),
         )  # fmt: skip
 
     @classmethod
@@ -243,7 +246,7 @@ def open_run(folder: str | Path) -> Run:
     folder = Path(folder)
     try:
         kept = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        facts = Facts.read(kept["data"])
+        facts, status = Facts.read(kept["data"]), str(kept["status"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = f"it holds no run ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, "a folder that mcrepar train wrote") from None
@@ -252,7 +255,7 @@ def open_run(folder: str | Path) -> Run:
     if (folder / "model" / "config.json").exists():
         bnn = load_model(folder / "model", net)
         likelihood.load_state_dict(_read_likelihood(folder / "model" / "likelihood.json"))
-        note = "" if kept["status"] == "finished" else f"the run is {kept['status']}, this is its best model so far"
+        note = "" if status == "finished" else f"the run is {status}, this is its best model so far"
     else:
         found = newest(folder / "checkpoints")
         if found is None or not found.state["bayesian"]:
@@ -262,10 +265,22 @@ def open_run(folder: str | Path) -> Run:
         likelihood.load_state_dict(found.state["likelihood"])
         if bnn.calibration.layers:
             bnn.calibrate(calibration_batch(read_data(config)[1], config, facts))
-        note = f"the run is {kept['status']}, this is its checkpoint of step {found.state['step']}"
+        note = f"the run is {status}, this is its checkpoint of step {found.state['step']}"
     lay_out(bnn, config, facts)
     return Run(folder, config, facts, bnn.eval(), likelihood.eval(), note)
 
 
+def _digest(split: Split) -> str:
+    """A checksum of all x and y."""
+    value = 0
+    for t in (split.y, split.x):
+        value = zlib.crc32(t.contiguous().numpy().data, value)
+    return f"{value:08x}"
+
+
 def _read_likelihood(path: Path) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+    try:
+        return {name: torch.tensor(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        why = f"it is missing or damaged ({type(error).__name__}: {error})"
+        raise ParameterError(f"{path}", why, "the folder as mcrepar train wrote it") from None
