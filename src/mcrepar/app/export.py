@@ -20,6 +20,7 @@ from mcrepar.app.server import Answers
 from mcrepar.app.view import View
 from mcrepar.app.views import all_views
 from mcrepar.errors import ParameterError
+from mcrepar.training.whole_file import write_text
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -95,11 +96,7 @@ def _check(out: Path) -> None:
 
 
 def _write(out: Path, text: str) -> None:
-    """All or nothing."""
-    part = out.with_name(f"{out.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
+        write_text(out, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise ParameterError(f"--export {out}", str(error), "a place with room") from None

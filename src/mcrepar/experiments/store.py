@@ -13,7 +13,7 @@ from typing import Any
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.experiments.experiment import SCALES, Experiment, Part, Row
-from mcrepar.training.checkpoint import write_text
+from mcrepar.training.whole_file import write_bytes
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,7 @@ class Store:
     def write(self, path: Path, content: str | bytes) -> None:
         """A file, whole or not at all."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, str):
-                write_text(path, content)
-            else:
-                fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-                fresh.write_bytes(content)
-                fresh.replace(path)
+            write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
         except OSError as error:
             why = f"{path} cannot be written ({error.strerror or error})"
             raise ParameterError(f"--out {self.folder.parent}", why, "a place where you may write") from None

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
-from mcrepar.training.whole_file import write_text as write_text  # experiments.store takes it from here
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
