@@ -15,7 +15,7 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync",
          "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")  # fmt: skip
 WAIT = 60_000  # milliseconds of one wait: on a busy machine
-DEADLINE = 150  # seconds of a whole test
+DEADLINE = 240  # seconds of a whole test
 _SHOWN = "section.view:not([hidden])"
 _LAUNCHER = '#!/bin/sh\necho $$ > "{pid}"\nexec "{chromium}" "$@"\n'  # exec keeps the number of the process
 
@@ -103,6 +103,10 @@ class Page:
 
     def field(self, name: str):
         return self.page.locator(f"#{self.view}_{name}")
+
+    def names(self) -> list[str]:
+        """The controls of the view."""
+        return self.panel("[data-control]").evaluate_all("all => all.map(e => e.dataset.control)")
 
     def text(self, name: str) -> str:
         """What a field shows."""

@@ -96,14 +96,16 @@ def test_every_control_moves_the_numbers_to_the_library_s(open_page, runs_folder
     assert page.panel(".banner").is_visible() == (view == "run")
 
 
-@pytest.mark.parametrize(("pair", "fields"), FAMILIES.items(), ids=map("-".join, FAMILIES))
-def test_fields_of_some_families_move_the_numbers_too(open_page, pair, fields):
-    texts = {"posterior": pair[0], "prior": pair[1], "weights": "3", "iterations": "20"}
-    page = open_page().go("?view=distributions&" + "&".join(f"{name}={text}" for name, text in texts.items()))
+def test_fields_of_some_families_move_the_numbers_too(open_page):
+    page = open_page().go("?view=distributions&weights=3&iterations=20")
     page.panel("summary").click()
-    for name, text in fields.items():
-        page.set(name, text)
-    assert_shown(page, expected("distributions", **texts, **fields))
+    for pair, fields in FAMILIES.items():
+        texts = {name: page.text(name) for name in page.names()}
+        texts |= {"posterior": pair[0], "prior": pair[1], **fields}
+        for name in ("posterior", "prior", *fields):
+            if page.text(name) != texts[name]:
+                page.set(name, texts[name])
+        assert_shown(page, expected("distributions", **texts))
 
 
 def test_a_model_is_chosen_from_the_presets(open_page):
@@ -119,33 +121,26 @@ def test_a_model_is_chosen_from_the_presets(open_page):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_numbers_and_the_figures_can_be_downloaded(open_page, runs_folder, view):
-    page, answer = open_page().go(f"?view={view}"), expected(view, runs_folder)
+def test_a_link_restores_the_settings_and_what_it_shows_can_be_downloaded(open_page, runs_folder, view):
+    row, texts = all_views(runs_folder)[view], dict(CHANGES[view])
+    if view == "graph":
+        texts["prior"] = "normal"
+    answer, link = expected(view, runs_folder, **texts), row.link(row.texts(texts))
+    page = open_page().go(f"?{link}")
+    assert page.view == view
+    assert {name: page.text(name) for name in texts} == texts
+    assert page.headline() == answer.headline != expected(view, runs_folder).headline
+    assert page.query == link
     for table in answer.tables:
         name, data = page.download(page.panel(f'[data-table="{table.name}"]').get_by_role("button"))
         assert name == f"mcrepar-{view}-{table.name}.csv"
         assert_csv(data, table)
     figure = answer.figures[-1].name
     for format, starts in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
-        button = page.panel(f'[data-figure="{figure}"]').get_by_role("button", name=format)
-        name, data = page.download(button)
+        name, data = page.download(page.panel(f'[data-figure="{figure}"]').get_by_role("button", name=format))
         assert name == f"mcrepar-{view}-{figure}.{format.lower()}"
         assert data.startswith(starts)
     assert page.faults == []
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_link_restores_the_same_settings(open_page, runs_folder, view):
-    row, texts = all_views(runs_folder)[view], dict(CHANGES[view])
-    if view == "graph":
-        texts["prior"] = "normal"
-    link = row.link(row.texts(texts))
-    page = open_page().go(f"?{link}")
-    assert page.view == view
-    assert {name: page.text(name) for name in texts} == texts
-    assert page.headline() == expected(view, runs_folder, **texts).headline
-    assert page.query == link
-    assert page.headline() != expected(view, runs_folder).headline
 
 
 def test_bad_values_are_said_and_the_last_good_picture_stays(open_page):

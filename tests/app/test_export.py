@@ -78,7 +78,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     def full(self, *args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ParameterError, match="No space left"):
         export_page(out, stored={"quality": {"iterations": ("10",)}})
     monkeypatch.undo()
