@@ -1,9 +1,13 @@
 from dataclasses import fields
+from typing import get_args, get_type_hints
 
 import pytest
 import yaml
 
+from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
+from mcrepar.nn.forward import FORWARDS
+from mcrepar.objective import SCHEDULES
 from mcrepar.training.config import GROUPS, LEAST, TrainConfig, names, read_config
 
 
@@ -83,3 +87,11 @@ def test_differences_name_what_matters():
 
 def test_names_are_those_of_the_dataclass():
     assert set(names()) == {f.name for f in fields(TrainConfig)}
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("augment", {"auto", *AUGMENTATIONS}), ("forward", FORWARDS), ("kl_schedule", SCHEDULES)]
+)
+def test_words_are_those_of_the_tables(name, table):
+    """An option whose words the command line knows offers every row of its table, and no other."""
+    assert set(get_args(get_type_hints(TrainConfig)[name])) == set(table)

@@ -68,6 +68,9 @@ DATASETS: Mapping[str, DataRow] = {
         "CIFAR-10-C: CIFAR-10's test set, corrupted",
         "CIFAR-10-C: labels.npy and <corruption>.npy",
     ),
+    "svhn": DataRow(
+        "svhn.read_svhn", "SVHN, 32 x 32 in colour, 10 digits", "train_32x32.mat and test_32x32.mat", "crop"
+    ),
     "medmnist": DataRow("arrays.read_medmnist", "a set of MedMNIST, images or volumes", "the .npz file of a set"),
     "arrays": DataRow(
         "arrays.read_arrays",

@@ -28,7 +28,7 @@ class DataOptions:
     data: str = option("digits", "a data set: " + ", ".join(DATASETS))
     root: str | None = option(None, "the folder of its files")
     data_options: Mapping[str, Any] = option(dict, "options of its reader, such as --data-options.file NAME")
-    augment: Literal["auto", "crop_flip", "flip", "none"] = option(
+    augment: Literal["auto", "crop_flip", "crop", "flip", "none"] = option(
         "auto", "random crops and flips of training images; auto: what is usual for the data set"
     )
     validation: float = option(0.0, "the share of the training data held out, where the data have no validation part")
