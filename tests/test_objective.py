@@ -156,6 +156,26 @@ def test_an_input_is_a_tensor_arguments_or_keywords(form):
     assert e.nll == expected
 
 
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(3, 2)
+
+    def forward(self, x: Any) -> Tensor:
+        return self.rnn(x)[1][0]
+
+
+def test_a_packed_sequence_is_one_argument():
+    bnn, rows = mcrepar.bayesian(Packed().double()), [randn(4, 3), randn(2, 3)]
+    packed = nn.utils.rnn.pack_sequence(rows)
+    for x in (packed, (packed,)):
+        with bnn.frozen("mean"):
+            expected = -Normal().log_prob(torch.cat([bnn(row[:, None]) for row in rows]), randn(2, 2)).mean()
+            torch.testing.assert_close(elbo(bnn, Normal(), x, randn(2, 2), data_size=4).nll, expected)
+    with pytest.raises(ParameterError, match=r"x\S* is NaN"):
+        elbo(bnn, Normal(), nn.utils.rnn.pack_sequence([torch.nan * rows[0]]), randn(1, 2), data_size=4)
+
+
 @pytest.mark.parametrize("forward", ["weights", "local", "flipout", "per_example"])
 @pytest.mark.parametrize(
     ("likelihood", "y"),
@@ -227,6 +247,11 @@ def test_distributed_data_parallel(tmp_path):
 # ---- refusals
 
 
+class Overflow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * math.inf
+
+
 def refused(message: str, error: type[McreparError] = ParameterError, **changes: Any) -> None:
     given: dict[str, Any] = {
         "bnn": net(),
@@ -271,9 +296,10 @@ def test_a_loss_that_is_not_finite_names_the_tensor():
     before = [p.detach().clone() for p in bnn.parameters()]
     huge, infinite = 1e200 * torch.ones(4, 2).double(), math.inf * torch.ones(4, 3).double()
     refused("the nll is inf; the first tensor that is not finite: log p", bnn=bnn, y=huge)
-    refused(
-        "tensor that is not finite: the network's output", bnn=bnn, x=infinite, likelihood=Bernoulli(), y=huge / huge
-    )
+    refused("the first tensor that is not finite: x; use finite data", bnn=bnn, x=infinite)
+    refused(r"that is not finite: x\[0\]; use finite data", bnn=bnn, x=(infinite,))
+    overflow = mcrepar.bayesian(nn.Sequential(nn.Linear(3, 2), Overflow()).double())
+    refused("tensor that is not finite: the network's output", bnn=overflow, likelihood=Bernoulli(), y=huge / huge)
     assert all(torch.equal(a, b) for a, b in zip(before, bnn.parameters(), strict=True))
     likelihood = Normal("learned")
     nn.init.constant_(likelihood.log_scale, math.nan)

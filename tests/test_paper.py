@@ -11,7 +11,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, paper
-from mcrepar.models import alexnet
+from mcrepar.models import alexnet, model
 from mcrepar.nn.module import BayesianModule
 from mcrepar.paper import AlexNet, dnn_to_bnn, get_kl_loss
 from mcrepar.paper import bayes_layers as bl
@@ -213,6 +213,8 @@ def test_dnn_to_bnn_flipout():
         ({"posterior_mu_init": 0.3}, "mu_init"),
         ({"posterior_rho_init": -1e3}, "rho_init=-1000.0: .*; use a number such as"),
         ({"posterior_rho_init": "-3"}, "rho_init='-3'"),
+        ({"prior_sigma": None}, "prior_sigma=None: it is not a number; use a number such as 1.0"),
+        ({"prior_mu": "middle"}, "prior_mu='middle': it is not a number"),
         ({"moped_enable": True, "moped_delta": 0}, "start_std=0"),
     ],
 )
@@ -224,9 +226,28 @@ def test_dnn_to_bnn_refuses(changes, words):
     assert model(torch.zeros(1, 3)).shape == (1, 4)
 
 
-def test_get_kl_loss_of_a_plain_network():
+@pytest.mark.parametrize("options", [None, 3, ["prior_mu"]])
+def test_the_options_of_dnn_to_bnn_are_a_dict(options):
+    with pytest.raises(
+        ParameterError, match=r"dnn_to_bnn\(model, .*\): it is not a dict of options; use {'prior_sigma'"
+    ):
+        dnn_to_bnn(nn.Linear(3, 4), options)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), 5, None])
+def test_get_kl_loss_of_what_is_not_bayesian(model):
     with pytest.raises(ParameterError, match="nothing in it is Bayesian"):
-        get_kl_loss(nn.Linear(2, 2))
+        get_kl_loss(model)
+
+
+def test_a_saved_network_comes_back_without_its_kl_in_the_forward(tmp_path):
+    printed = paper.FCNet(n_classes=2, n_channels=1, size=(2, 2), hidden=(3,), kl_method="exact")
+    mcrepar.save(printed, tmp_path)
+    plain = model("fcnet", 2, 1, size=(2, 2), hidden=(3,), bias=False)
+    bnn = mcrepar.load(tmp_path, plain)
+    assert type(bnn) is BayesianModule
+    assert bnn(torch.zeros(5, 1, 2, 2)).shape == (5, 2)
+    assert torch.equal(bnn.kl(), printed(torch.zeros(5, 1, 2, 2))[1])
 
 
 def test_get_kl_loss_counts_a_shared_layer_once():

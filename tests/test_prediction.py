@@ -249,6 +249,31 @@ def test_nan_in_x_names_the_datum():
         predict(network(), x, draws=2)
 
 
+SHAPES = [
+    (Normal("heteroscedastic"), 1, r"Normal likelihood: output has the shape \(7, 1\), without halves"),
+    (Normal("heteroscedastic"), 3, "without halves; use a last dimension of means and log scales"),
+    ("categorical", None, r"Categorical likelihood: output has the shape \(7,\); use an output of \(batch, classes"),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "outputs", "words"), SHAPES, ids=["one", "three", "flat"])
+def test_outputs_of_a_shape_that_says_nothing_of_y(likelihood, outputs, words):
+    bnn = network(outputs or 1)
+    take = None if outputs else (lambda out: out[:, 0])
+    with pytest.raises(ParameterError, match=words):
+        predict(bnn, data(), draws=2, likelihood=likelihood, output=take)
+
+
+@pytest.mark.parametrize("weights", ["mean", "draw"])
+def test_frozen_weights_stay_frozen(weights):
+    bnn = network()
+    with bnn.frozen(weights):
+        p = predict(bnn, data(), draws=3, batch_size=2)
+        torch.testing.assert_close(p.mean, bnn(data()))
+    assert not p.epistemic.any()
+    assert predict(bnn, data(), draws=3).epistemic.any()
+
+
 @pytest.mark.parametrize("options", [{"draws": 0}, {"draws": 2.5}, {"batch_size": -1}, {"draws": True}])
 def test_counts_are_checked(options):
     with pytest.raises(ParameterError, match=f"{next(iter(options))}=.*; use a whole number"):

@@ -19,8 +19,8 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class Likelihood(nn.Module, ABC):
     """A law of y given the network's output; a module, because its scale may be learned.
 
-    A new one has `log_prob`, `_check`, which refuses what `log_prob` cannot take, and either `probs`, if its y is a
-    class, or `mean` and `aleatoric`.
+    A new one has `log_prob`, `_check`, which refuses a y that `log_prob` cannot take (and `_check_output` an output),
+    and either `probs`, if its y is a class, or `mean` and `aleatoric`.
     """
 
     @abstractmethod
@@ -43,23 +43,35 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def _check(self, output: Tensor, y: Tensor) -> None: ...
 
+    def _check_output(self, output: Tensor) -> None:
+        """Any shape will do, unless a likelihood says more."""
+
+    def check_output(self, output: object) -> Tensor:
+        """Refuse an output that says nothing of y: its type, dtype or shape."""
+        output = self._batch("output", output)
+        if not output.is_floating_point():
+            self._refuse(f"output has dtype {output.dtype}", "a floating-point tensor")
+        self._check_output(output)
+        return output
+
     def check(self, output: object, y: object) -> None:
         """Refuse an output or a y that `log_prob` cannot take: its type, dtype, shape, range, or NaN."""
-        for name, value in (("output", output), ("y", y)):
-            if not isinstance(value, Tensor):
-                self._refuse(f"{name} is a {type(value).__name__}", "a tensor (wrap a network that returns more)")
-            if value.dim() == 0 or len(value) == 0:
-                self._refuse(f"{name} has the shape {tuple(value.shape)}, without a batch", "a batch of data")
-            if value.is_complex() or (name == "output" and not value.is_floating_point()):
-                self._refuse(f"{name} has dtype {value.dtype}", "a floating-point tensor")
-        assert isinstance(output, Tensor)
-        assert isinstance(y, Tensor)
+        output, y = self.check_output(output), self._batch("y", y)
+        if y.is_complex():
+            self._refuse(f"y has dtype {y.dtype}", "a real tensor")
         if output.device != y.device:
             self._refuse(f"output is on {output.device} and y on {y.device}", "one device")
         self._check(output, y)
         if y.is_floating_point() and bool(y.isnan().any()):
             where = tuple(y.isnan().nonzero()[0].tolist())
             self._refuse(f"y is NaN at {where}, one of {int(y.isnan().sum())}", "data without missing values")
+
+    def _batch(self, name: str, value: object) -> Tensor:
+        if not isinstance(value, Tensor):
+            self._refuse(f"{name} is a {type(value).__name__}", "a tensor (wrap a network that returns more)")
+        if value.dim() == 0 or len(value) == 0:
+            self._refuse(f"{name} has the shape {tuple(value.shape)}, without a batch", "a batch of data")
+        return value
 
     def _refuse(self, why: str, instead: str) -> NoReturn:
         raise ParameterError(f"{type(self).__name__} likelihood", why, instead)
@@ -85,11 +97,13 @@ class Categorical(Likelihood):
     def probs(self, output: Tensor) -> Tensor:
         return output.softmax(1)
 
+    def _check_output(self, output: Tensor) -> None:
+        if output.dim() < 2:
+            self._refuse(f"output has the shape {tuple(output.shape)}", "an output of (batch, classes, ...)")
+
     def _check(self, output: Tensor, y: Tensor) -> None:
         if y.is_floating_point() or y.dtype == torch.bool:
             self._refuse(f"y has dtype {y.dtype}", "class numbers of an integer dtype")
-        if output.dim() < 2:
-            self._refuse(f"output has the shape {tuple(output.shape)}", "an output of (batch, classes, ...)")
         self._check_shape((output.shape[0], *output.shape[2:]), y, output)
         low, high, classes = int(y.min()), int(y.max()), output.shape[1]
         if low < 0 or high >= classes:
@@ -176,17 +190,16 @@ class Normal(Likelihood):
         """The scale."""
         return f"scale={self.fixed_scale}" if self.kind == "fixed" else f"scale={self.kind!r}"
 
+    def _check_output(self, output: Tensor) -> None:
+        if self.kind == "heteroscedastic" and (output.dim() < 2 or output.shape[-1] % 2):
+            shape = f"output has the shape {tuple(output.shape)}, without halves"
+            self._refuse(shape, "a last dimension of means and log scales")
+
     def _check(self, output: Tensor, y: Tensor) -> None:
         if not y.is_floating_point():
             self._refuse(f"y has dtype {y.dtype}", "a floating-point tensor, for instance y.float()")
-        wanted = tuple(output.shape)
-        if self.kind == "heteroscedastic":
-            if output.dim() < 2 or output.shape[-1] % 2:
-                self._refuse(
-                    f"output has the shape {wanted}, without halves", "a last dimension of means and log scales"
-                )
-            wanted = (*wanted[:-1], wanted[-1] // 2)
-        self._check_shape(wanted, y, output)
+        *others, last = output.shape
+        self._check_shape((*others, last // 2 if self.kind == "heteroscedastic" else last), y, output)
 
 
 def _summed(values: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ def elbo(
         else:
             log_prob = last_layer_log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
         if not bool(log_prob.isfinite().all()):
-            raise _not_finite(bnn, likelihood, output, log_prob)
+            raise _not_finite(bnn, likelihood, x, output, log_prob)
         total = total - log_prob.mean()
     assert isinstance(total, Tensor)
     nll, kl = total / draws, total_kl(bnn, generator=generator)
@@ -130,15 +130,21 @@ def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iter
 def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, Mapping):
         return (), dict(x)
-    return (tuple(x), {}) if isinstance(x, tuple | list) else ((x,), {})
+    several = isinstance(x, tuple | list) and not hasattr(x, "_fields")  # a PackedSequence is one argument
+    return (tuple(x), {}) if several else ((x,), {})
+
+
+def _inputs(x: Any) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point tensors of x by their names."""
+    for path, leaf in pytree.tree_flatten_with_path(dict(x) if isinstance(x, Mapping) else x)[0]:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield f"x{pytree.keystr(path)}", leaf
 
 
 def _check_input(x: Any) -> None:
-    x = dict(x) if isinstance(x, Mapping) else x
-    for path, leaf in pytree.tree_flatten_with_path(x)[0]:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
-            where = tuple(leaf.isnan().nonzero()[0].tolist())
-            name = f"x{pytree.keystr(path)}"
+    for name, tensor in _inputs(x):
+        if bool(tensor.isnan().any()):
+            where = tuple(tensor.isnan().nonzero()[0].tolist())
             raise ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
 
 
@@ -155,13 +161,17 @@ def _data_size(data_size: int | None, y: object) -> int:
     return size
 
 
-def _not_finite(bnn: nn.Module, likelihood: Likelihood, output: Tensor, log_prob: Tensor) -> ParameterError:
-    """Which tensor it was: a parameter, else the output, else the likelihood."""
+def _not_finite(bnn: nn.Module, likelihood: Likelihood, x: Any, output: Tensor, log_prob: Tensor) -> ParameterError:
+    """Which tensor it was: a parameter, else the input, else the output, else the likelihood."""
     named: dict[str, Tensor] = dict(bnn.named_parameters())
-    named |= {f"likelihood.{name}": p for name, p in likelihood.named_parameters()} | {"the network's output": output}
+    named |= {f"likelihood.{name}": p for name, p in likelihood.named_parameters()}
+    inputs = dict(_inputs(x))
+    named |= inputs | {"the network's output": output}
     wrong = next((name for name, t in named.items() if not bool(t.isfinite().all())), "log p(y | output) alone")
     value = log_prob[~log_prob.isfinite()][0].item()
     instead = "the parameters as they are (nothing was changed) with a smaller step, or the last good ones"
+    if wrong in inputs:
+        instead = "finite data"
     return ParameterError("elbo", f"the nll is {-value:g}; the first tensor that is not finite: {wrong}", instead)
 
 

@@ -5,8 +5,9 @@
 >>> logits.shape, kl.shape
 (torch.Size([1, 10]), torch.Size([]))
 
-Everything else of mcrepar takes these models too: `predict`, `save`, `kl`. Two names that users of bayesian-torch know,
-`dnn_to_bnn` and `get_kl_loss`, are here as well.
+Everything else of mcrepar takes these models too: `predict`, `save`, `kl`. What `load` makes of a saved one is a
+BayesianModule around the plain network of `models`: its forward is the output alone, and its KL is `bnn.kl()`. Two
+names that users of bayesian-torch know, `dnn_to_bnn` and `get_kl_loss`, are here as well.
 """
 
 from __future__ import annotations
@@ -126,8 +127,7 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
     >>> model(torch.zeros(1, 3)).shape, bool(get_kl_loss(model) > 0)
     (torch.Size([1, 2]), True)
     """
-    given = {**DEFAULTS, **bnn_prior_parameters}
-    _check(given)
+    given = _given(bnn_prior_parameters)
     log_scale = math.log(math.log1p(math.exp(given["posterior_rho_init"])))
     delta, moped = given["moped_delta"], {"start_std": given["moped_delta"], "pretrained": True}
     bnn = bayesian(
@@ -152,13 +152,26 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
     return model
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _given(options: Any) -> dict[str, Any]:
+    """All of bayesian-torch's options, or a refusal."""
     asked = "dnn_to_bnn(model, {...})"
+    if not isinstance(options, Mapping):
+        kind = type(options).__name__
+        raise ParameterError(f"dnn_to_bnn(model, {kind})", "it is not a dict of options", "{'prior_sigma': 1.0}, or {}")
+    given = {**DEFAULTS, **options}
     for key in given:
         if key not in DEFAULTS:
             raise ParameterError(f"{asked} with {key!r}", "it is not one of its keys", ", ".join(DEFAULTS))
     if given["type"] not in TYPES:
         raise ParameterError(f"{asked} with type={given['type']!r}", "there is no such type", " or ".join(TYPES))
+    for key in ("prior_mu", "prior_sigma"):
+        try:
+            float(given[key])
+        except (TypeError, ValueError):
+            why = "it is not a number"
+            raise ParameterError(
+                f"{asked} with {key}={given[key]!r}", why, f"a number such as {DEFAULTS[key]}"
+            ) from None
     rho = given["posterior_rho_init"]
     if isinstance(rho, bool) or not isinstance(rho, numbers.Real) or not -700 < float(rho) < 700:
         why = "log(1 + exp(it)) is no positive number"
@@ -169,6 +182,7 @@ def _check(given: Mapping[str, Any]) -> None:
             "the means start at the network's own weights",
             "posterior_mu_init=0.0, and initialise the network's weights as you like",
         )
+    return given
 
 
 def get_kl_loss(model: nn.Module) -> Tensor:

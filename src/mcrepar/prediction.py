@@ -161,6 +161,8 @@ def predict(
 
     p(y | x) = mean_k p(y | x, W_k), one draw W_k (with norm statistics of its own) serving all of x
 
+    Inside of bnn.frozen(...) all draws are the frozen one.
+
     Args:
         bnn: a Bayesian network, or an ordinary one that contains Bayesian layers.
         x: a tensor, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable of
@@ -257,7 +259,7 @@ class _Tally:
         if bool(wrong.any()):
             first, count = int(wrong.nonzero()[0]), int(wrong.sum())
             why = f"the output is not finite for {count} of {len(wrong)} data, the first being {first}"
-            raise ParameterError("predict(bnn, x)", why, "an x without NaN, or look at the weights")
+            raise ParameterError("predict(bnn, x)", why, "an x without NaN or infinity, or look at the weights")
         classes = None
         if isinstance(self.law, Categorical | Bernoulli):
             classes = Classes(self.probs.to(self.dtype), self.votes, self.expected.to(self.dtype))
@@ -269,6 +271,7 @@ def _read(law: Likelihood | None, out: Tensor) -> Rows:
     """Mean and variance of y, and the probabilities of classes, (data, classes, ...), on the CPU."""
     if law is None:
         return out.cpu(), torch.zeros_like(out, device="cpu")
+    law.check_output(out)
     columns = [law.mean(out), law.aleatoric(out)]
     if isinstance(law, Categorical):
         columns.append(columns[0])

@@ -83,6 +83,16 @@ def test_a_regression(tmp_path):
     assert data.train.y.tolist() == data.test.y.tolist() == [0.5, 1.5, -2.0]
 
 
+def test_whole_numbers_that_are_floats_are_a_regression_with_a_warning(tmp_path):
+    y = np.array([0.0, 1.0, 2.0])
+    path = save(tmp_path, x_train=np.eye(3), y_train=y, x_test=np.eye(3), y_test=y)
+    with pytest.warns(UserWarning, match=r"mine\.npz': its y are floats, .* whole numbers; .* y\.astype") as found:
+        data = load("arrays", root=path)
+    assert found[0].filename == __file__
+    assert data.classes == ()
+    assert data.train.y.tolist() == [0.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("key", ["x", "images"])
 def test_images_without_labels_are_a_test_set_that_cannot_be_scored(tmp_path, key):
     data = load("arrays", root=save(tmp_path, **{key: pixels(3, 8, 8, 3)}, other=np.arange(3)))
@@ -117,6 +127,11 @@ def test_a_labelled_test_set_alone(tmp_path):
         ({"x": np.array([[1.0], [np.nan]]), "y": [0, 1]}, {}, "x of test is not finite, first in example 1"),
         ({"x_train": pixels(3, 4), "y_train": [0, 0, 2], "x_test": pixels(1, 4), "y_test": [1]}, {}, "class '1'"),
         ({"x_train": pixels(2, 5, 5), "y_train": [0, 1], "x_test": pixels(1, 6, 6), "y_test": [1]}, {}, "of one size"),
+        (
+            {"x_train": pixels(2, 4), "y_train": [0, 0], "x_test": pixels(1, 4), "y_test": [0]},
+            {},
+            "'0' is its only class",
+        ),
         ({"x": np.array([{}, {}], dtype=object), "y": [0, 1]}, {}, "pickled objects, which can run code"),
     ],
 )

@@ -54,6 +54,7 @@ def test_check_returns_a_good_dataset():
     data = Dataset("mine", split([0, 1]), None, split([1]), ("a", "b"))
     assert check(data) is data
     assert check(Dataset("mine", None, None, split([-1]), ())).test.y.tolist() == [-1]
+    assert check(Dataset("mine", None, None, split([0]), ("a",))).test.y.tolist() == [0]  # nothing is trained
 
 
 NAN = torch.tensor([0.0, float("nan")])
@@ -72,6 +73,7 @@ NAN = torch.tensor([0.0, float("nan")])
         ),
         (split([0, -1]), split([1]), ("a", "b"), "the label -1"),
         (split([0, 0]), split([1]), ("a", "b"), "no training example of class 'b'"),
+        (split([0, 0]), split([0]), ("a",), "'a' is its only class, .*; use examples of two classes or more"),
         (Split(NAN.view(2, 1), torch.tensor([0.0, 1.0])), split([1.0], (1,)), (), "x of train .* example 1"),
         (Split(torch.zeros(2, 1), NAN), split([1.0], (1,)), (), "y of train .* example 1"),
     ],

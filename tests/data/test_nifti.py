@@ -12,6 +12,7 @@ from mcrepar.errors import ParameterError
 
 RNG = np.random.default_rng(0)
 SIZE = (5, 6, 7)
+INFINITE = np.where(np.arange(7) < 3, np.nan, np.inf) * np.ones(SIZE)
 
 
 def volume(path, values=None, affine=None):
@@ -50,8 +51,8 @@ def test_a_table_with_paths_and_parts(tmp_path):
 
 def test_the_default_size_is_the_papers(tmp_path):
     study(tmp_path, 2)
-    table(tmp_path, [["path", "label", "split"], ["scans/s0.nii.gz", "a", "train"], ["scans/s1.nii.gz", "a", "test"]])
-    assert load("nifti", root=tmp_path).size == (105, 127, 105)
+    table(tmp_path, [["path", "label", "split"], ["scans/s0.nii.gz", "1", "train"], ["scans/s1.nii.gz", "2", "test"]])
+    assert load("nifti", root=tmp_path, regression=True).size == (105, 127, 105)
 
 
 def test_ids_find_their_volumes_and_no_others(tmp_path):
@@ -119,8 +120,8 @@ def test_intensities_lie_between_two_percentiles_of_the_foreground(tmp_path):
     values[5, 5, 5], values[0, 0, 0] = 1e6, np.nan  # a hot voxel, and a masked one
     volume(tmp_path / "a.nii.gz", values)
     volume(tmp_path / "b.nii.gz", 7 * values + 3)
-    table(tmp_path, [["path", "label", "split"], ["a.nii.gz", "x", "train"], ["b.nii.gz", "x", "test"]])
-    data = load("nifti", root=tmp_path, size=(20, 20, 20))
+    table(tmp_path, [["path", "label", "split"], ["a.nii.gz", "1", "train"], ["b.nii.gz", "2", "test"]])
+    data = load("nifti", root=tmp_path, size=(20, 20, 20), regression=True)
     low, high = np.percentile(values[5:15, 5:15, 5:15], (1, 99))
     expected = np.clip((np.nan_to_num(values) - low) / (high - low) * 255, 0, 255)
     assert np.abs(data.train.x[0, 0].numpy() - expected).max() <= 0.51
@@ -170,7 +171,10 @@ def change(cell, value):
         ),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.zeros((4, 4, 4, 3), np.float32)), {}, r"shape \(4, 4, 4, 3\)"),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, 3.0)), {}, r"s2\.nii\.gz': all its values are equal"),
-        (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, np.nan)), {}, "all its values are equal"),
+        (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, np.nan)), {}, "all its values are NaN; use"),
+        (lambda r, _: volume(r / "scans/s2.nii.gz", INFINITE), {}, "all its values are NaN or inf; use"),
+        (change((9, 1), "scans/s1.nii.gz"), {}, r"lines 3 and 10 name the same volume, 's1\.nii\.gz'; use one line"),
+        (change((9, 1), "scans/../scans/s1.nii.gz"), {}, "lines 3 and 10 name the same volume"),
     ],
 )
 def test_bad_studies(tmp_path, make, options, words):
@@ -193,5 +197,5 @@ def test_a_single_volume_in_four_dimensions_and_a_binary_mask(tmp_path):
     mask = np.zeros((*SIZE, 1), dtype=np.uint8)
     mask[2:4] = 1
     volume(tmp_path / "a.nii", mask)
-    table(tmp_path, [["path", "label", "split"], ["a.nii", "x", "train"], ["a.nii", "x", "test"]])
+    table(tmp_path, [["path", "label", "split"], ["a.nii", "x", "test"]])
     assert np.array_equal(load("nifti", root=tmp_path, size=SIZE).test.x[0, 0].numpy(), 255 * mask[..., 0])

@@ -135,6 +135,7 @@ def test_an_empty_set_has_no_accuracy():
         (lambda: augrc([0.1], [0.5]), "wrong holds 0.5"),
         (lambda: aurc([0.1, 0.2], [0]), "lengths differ"),
         (lambda: coverage_at_risk([0.1], [0], risk=5), "risk=5 is no share"),
+        (lambda: coverage_at_risk([0.1], [0], risk="5 %"), "risk='5 %' is no share"),
         (lambda: risk_at_coverage([0.1], [0], coverage=-1), "coverage=-1 is no share"),
         (lambda: confidence_sets([1.5], [1]), "between 1.5 and 1.5"),
         (lambda: confidence_sets([0.5], [2]), "right holds 2"),

@@ -39,6 +39,7 @@ def test_it_learns_digits():
     assert (net(x[900:]).argmax(1) == y[900:]).double().mean() > 0.9
 
 
+@pytest.mark.filterwarnings("ignore:forward='local' gives the positions")
 @pytest.mark.parametrize("forward", ["weights", "local", "flipout", "per_example"])
 def test_every_way_to_draw(forward):
     torch.manual_seed(0)

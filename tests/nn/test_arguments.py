@@ -126,6 +126,18 @@ def test_a_refused_network_is_as_it_was():
     assert net(torch.zeros(1, 4)).shape == (1, 2)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["0.bias", "2.weight"])
+def test_weights_that_are_not_finite_are_refused_by_name(value, place):
+    net = network()
+    with torch.no_grad():
+        net.get_parameter(place)[-1] = value
+    weights = list(net.parameters())
+    with pytest.raises(ParameterError, match=rf"bayesian\(net\) with {place}: it holds NaN or inf; use a network"):
+        bayesian(net)
+    assert all(a is b for a, b in zip(net.parameters(), weights, strict=True))
+
+
 def test_an_optimizer_that_was_built_before_is_refused():
     net = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

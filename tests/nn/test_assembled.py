@@ -115,6 +115,47 @@ def test_threads_do_not_disturb_each_other():
     assert all(torch.equal(got[k], wanted[k]) for k in range(3))
 
 
+WRONG = {
+    "nothing": ((), "does not run on this batch"),
+    "one row": ((BATCH[:1],), "does not run on this batch .*more than 1 value per channel"),
+    "shape": ((BATCH[:, :3],), r"does not run on this batch .*; use finite training data, several rows"),
+    "nan": ((torch.full((8, 4), torch.nan).double(),), r"1\.running_mean is not finite on this batch"),
+    "infinite": ((torch.full((8, 4), torch.inf).double(),), r"1\.running_mean is not finite on this batch"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
+def test_a_batch_that_gives_no_statistics_is_refused_at_once(wrong):
+    net = calibrate(by_hand(), BATCH)
+    wanted = predict(net, X, draws=2, generator=seeded(4)).samples
+    with pytest.raises(ParameterError, match=wrong[1]):
+        calibrate(net, *wrong[0])
+    assert torch.equal(predict(net, X, draws=2, generator=seeded(4)).samples, wanted)  # with the batch of before
+    with pytest.raises(ParameterError, match=wrong[1]):
+        calibrate(by_hand(), *wrong[0])
+
+
+@pytest.mark.filterwarnings("ignore:the network has BatchNorm")
+def test_a_norm_layer_may_be_replaced():
+    net = by_hand()
+    predict(net, X, draws=1)
+    net[1] = nn.Identity()
+    assert predict(calibrate(net, BATCH), X, draws=2).mean.shape == (5, 2)
+    net[1] = nn.BatchNorm1d(6).double()
+    torch.testing.assert_close(predict(net, X, draws=3, generator=seeded(3)).samples, expected(net, 3))
+
+
+@pytest.mark.parametrize("build", [by_hand, nested])
+def test_what_is_frozen_stays_so_in_a_prediction(build):
+    net = calibrate(build(), BATCH)
+    with net[0].frozen("mean"):
+        one = predict(nn.Sequential(net[0]), X, draws=3).samples
+        whole = predict(net, X, draws=3).samples
+        torch.testing.assert_close(one[0], net.eval()[0](X))
+    assert torch.equal(one[0], one[1])
+    assert not torch.equal(whole[0], whole[1])  # the other part is drawn
+
+
 def test_nothing_bayesian_is_refused():
     with pytest.raises(ParameterError, match="the calibration of Sequential: nothing in it is Bayesian"):
         calibrate(nn.Sequential(nn.BatchNorm1d(4)), BATCH)

@@ -76,6 +76,29 @@ def test_instance_norm_that_tracks_is_calibrated_too():
         torch.testing.assert_close(bnn(X), by_hand(draw, **options)(X))
 
 
+class Twice(nn.Module):
+    """A norm layer that is used for two inputs of one forward."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Conv1d(2, 3, 1), norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x)) + self.norm(self.layer(3 * x + 1))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)])
+def test_a_norm_that_is_used_twice_has_the_mean_of_both(norm):
+    bnn, x = bayesian(Twice(norm).double()), randn(8, 2, 5)
+    found = bnn.calibrate(x).complete(draw := bnn.draw())
+    h = [torch.nn.functional.conv1d(z, draw["layer.weight"], draw["layer.bias"]) for z in (x, 3 * x + 1)]
+    torch.testing.assert_close(found["norm.running_mean"], torch.stack([t.mean((0, 2)) for t in h]).mean(0))
+    single = isinstance(norm, nn.InstanceNorm1d)
+    variances = [t.var(2).mean(0) if single else t.var((0, 2)) for t in h]
+    torch.testing.assert_close(found["norm.running_var"], torch.stack(variances).mean(0))
+    assert (norm.momentum, len(norm._forward_pre_hooks)) == (0.1, 0)
+
+
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d, lambda size: nn.GroupNorm(1, size)])
 def test_norm_layers_without_statistics_need_no_batch(norm):
     bnn = bayesian(network(norm)).eval()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from tests.nn.networks import Tied
+from tests.nn.networks import Shared, Tied
 from torch import nn
+from torch.nn.utils import prune
 
+import mcrepar
 from mcrepar import MethodError, bayesian, kl
 
 
@@ -52,3 +56,82 @@ def test_running_the_emptied_network_is_refused():
     bnn = bayesian(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
     with pytest.raises(MethodError, match="its weight is random"):
         bnn.net(torch.zeros(1, 4))
+
+
+def put(module: nn.Module, name: str, value: object) -> None:
+    setattr(module, name, value)
+
+
+CHANGES = {
+    "a layer": (lambda bnn: put(bnn.net[1], "1", nn.Linear(4, 4)), "1.1.weight"),
+    "a block": (lambda bnn: put(bnn.net, "1", nn.Sequential(nn.Tanh(), nn.Linear(4, 4))), "1.1.weight"),
+    "no layer": (lambda bnn: put(bnn.net, "0", nn.Identity()), "0.weight"),
+    "a shorter network": (lambda bnn: bnn.net.__delitem__(1), "1.1.weight"),
+    "a weight": (lambda bnn: put(bnn.net[0], "bias", nn.Parameter(torch.zeros(4))), "0.bias"),
+    "the network": (lambda bnn: put(bnn, "net", nn.Linear(4, 4)), "0.weight"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+@pytest.mark.parametrize("forward", ["weights", "per_example", "flipout"])
+def test_what_is_put_in_the_place_of_a_random_weight_is_refused(change, forward, tmp_path):
+    act, name = change
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 4))), forward=forward)
+    bnn = copy.deepcopy(bnn)  # a copy knows its own layers
+    bnn(torch.zeros(2, 4))
+    act(bnn)
+    for use in (lambda: bnn(torch.zeros(2, 4)), bnn.to_module, lambda: mcrepar.save(bnn, tmp_path / "model")):
+        with pytest.raises(MethodError, match=f"{name} is random, and what was put in its place would not be used"):
+            use()
+
+
+def test_other_layers_may_be_changed():
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 4))), start_std=1e-9)
+    x = torch.randn(3, 4)
+    inner = bnn.net[1]
+    inner[0] = nn.ReLU()
+    bnn.net[1] = nn.Sequential(*inner)  # the same layers in another box
+    weights = bnn.mean()
+    hidden = (x @ weights["0.weight"].T + weights["0.bias"]).relu()
+    torch.testing.assert_close(bnn(x), hidden @ weights["1.1.weight"].T + weights["1.1.bias"])
+    shared = bayesian(Shared())
+    assert shared(x).shape == (3, 4)
+
+
+def test_a_network_may_run_inside_its_own_forward():
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    seen = []
+
+    def once_more(_module, _args, out):
+        if not seen:
+            seen.append(None)
+            seen[0] = bnn(torch.ones(1, 4))
+        return out
+
+    bnn.net[1].register_forward_hook(once_more)
+    assert bnn(torch.zeros(2, 4)).shape == (2, 4)
+    assert seen[0].shape == (1, 4)
+
+
+def masked(layer: nn.Module) -> nn.Module:
+    return prune.l1_unstructured(layer, "weight", 0.5)
+
+
+@pytest.mark.parametrize("forward", ["weights", "per_example"])
+@pytest.mark.parametrize("select", [None, "1"], ids=["random", "plain"])
+@pytest.mark.parametrize("wrap", [nn.utils.weight_norm, nn.utils.spectral_norm, masked])
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_a_weight_that_a_hook_computes_does_not_outlive_the_forward(wrap, select, forward):
+    torch.manual_seed(0)
+    x = torch.randn(5, 4)
+    bnn = bayesian(nn.Sequential(wrap(nn.Linear(4, 4)), nn.Linear(4, 2)), select=select, forward=forward)
+    copy.deepcopy(bnn)
+    bnn(x).sum().backward()
+    assert all(p.grad is not None for p in bnn.parameters() if p.requires_grad)
+    bnn.eval()
+    twin = copy.deepcopy(bnn)
+    draw = bnn.draw()
+    with twin.frozen(draw):
+        torch.testing.assert_close(bnn.to_module(draw)(x), twin(x))
+    assert mcrepar.nn.ensemble(bnn, 2)(x).shape == (5, 2)

@@ -47,7 +47,7 @@ def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path,
 
         return call
 
-    for where, name in ((folders, "_digest"), (os, "fsync"), (Path, "replace"), (Path, "rename")):
+    for where, name in ((folders, "digest_of"), (os, "fsync"), (Path, "replace"), (Path, "rename")):
         monkeypatch.setattr(where, name, interrupted(getattr(where, name)))
     with pytest.raises(Crash):
         save(second, tmp_path / "old")
@@ -60,6 +60,36 @@ def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path,
     assert not [p for p in (tmp_path / "old").iterdir() if p.suffix == ".tmp"]
     save(second, tmp_path / "old")
     assert len(list((tmp_path / "old").iterdir())) == 2
+
+
+@pytest.mark.parametrize("below", ["b", "b/c"])
+def test_a_place_below_a_file_is_refused(below, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(
+        McreparError, match=r"save\(bnn, '.*file.*'\): it cannot be written \(.*\); use a folder"
+    ) as error:
+        save(mcrepar.bayesian(small()), tmp_path / "file" / below)
+    assert isinstance(error.value.__cause__, OSError)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_disk_that_fails_is_a_refusal(exists, tmp_path, monkeypatch):
+    first = mcrepar.bayesian(small(0))
+    if exists:
+        save(first, tmp_path / "model")
+
+    def fails(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(McreparError, match=r"it cannot be written \(No space left on device\)"):
+        save(mcrepar.bayesian(small(1)), tmp_path / "model")
+    monkeypatch.undo()
+    if exists:
+        assert_same(load(tmp_path / "model", small()), first)
+    else:
+        assert not list(tmp_path.iterdir())
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -131,7 +161,7 @@ def resealed(path, change, tensors=None):
         tensors_of(path).unlink()
         save_file(tensors, path / "tensors-0123456789abcdef.safetensors")
         config["file"] = "tensors-0123456789abcdef.safetensors"
-        config["sha256"] = folders._digest(path / config["file"])
+        config["sha256"] = folders.digest_of(path / config["file"])
     change(config)
     config.pop("seal", None)
     (path / "config.json").write_text(json.dumps({**config, "seal": folders._seal(config)}))
@@ -184,5 +214,5 @@ def test_changed_tensors_are_refused(broken):
 def test_no_pickle_is_read(broken):
     torch.save({"net": torch.zeros(1)}, tensors_of(broken))
     refused(broken, "damaged")
-    resealed(broken, lambda c: c.update(sha256=folders._digest(tensors_of(broken))))
+    resealed(broken, lambda c: c.update(sha256=folders.digest_of(tensors_of(broken))))
     refused(broken)

@@ -18,6 +18,7 @@ from mcrepar import MethodError, bayesian, posterior
 from mcrepar.nn import forward as forwards
 
 DRAWS = 600
+POSITIONS = "ignore:forward='local' gives the positions"
 
 
 def randn(*shape: int, seed: int = 1) -> Tensor:
@@ -70,6 +71,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize(("forward", "layer", "name"), CASES)
 def test_each_datum_has_the_law_of_weights(forward, layer, name):
     build, shape = LAYERS[layer]
@@ -134,6 +136,7 @@ def test_the_spread_of_the_output_does_not_depend_on_the_batch(forward, name):
         assert (z_score((out - mean).square(), variance).abs() < 5).all()
 
 
+@pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize("forward", forwards.FORWARDS)
 @pytest.mark.parametrize("layer", ["dense", "conv2d"])
 def test_without_noise_it_is_deterministic(forward, layer):
@@ -145,6 +148,7 @@ def test_without_noise_it_is_deterministic(forward, layer):
     torch.testing.assert_close(bnn(x), wanted, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize("forward", forwards.FORWARDS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_gradient_is_there(forward, layer):
@@ -155,6 +159,7 @@ def test_every_gradient_is_there(forward, layer):
     assert all(p.grad.isfinite().all() and p.grad.any() for p in bnn.parameters())
 
 
+@pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize("forward", ["local", "flipout"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_one_datum_without_a_batch(forward, layer):
@@ -213,6 +218,41 @@ def test_tied_weights_are_refused(forward):
     shared = nn.Linear(3, 3)
     with pytest.raises(MethodError, match=r"0\.weight and as 2\.weight"):
         bayesian(nn.Sequential(shared, nn.Tanh(), shared), "normal", forward=forward)
+
+
+class Again(nn.Module):
+    """Calls a layer twice; the calls of its functions are told apart from those of its modules."""
+
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) - self.first(x))
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("select", [None, "first.bias"])
+def test_a_layer_that_is_called_twice_is_refused(forward, select):
+    bnn = bayesian(Again(nn.Linear(3, 3)), "normal", forward=forward, select=select)
+    for _ in range(2):  # the refusal of one forward leaves nothing to the next
+        with pytest.raises(MethodError, match=r"with first\.\w+: its layer is called twice in one forward"):
+            bnn(torch.ones(2, 3))
+    assert bayesian(Again(nn.Linear(3, 3)), "normal")(torch.ones(2, 3)).shape == (2, 3)
+    once = bayesian(Again(nn.Tanh()), "normal", forward=forward)
+    for _ in range(2):
+        once(torch.ones(2, 3)).sum().backward()
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Linear(4, 3), (2, 5, 4)), (nn.Conv1d(4, 3, 1), (2, 4, 5))])
+def test_local_noise_of_positions_is_warned_about_once(layer, shape):
+    bnn = bayesian(nn.Sequential(copy.deepcopy(layer)), "normal", forward="local")
+    with pytest.warns(UserWarning, match=r"averaged over positions has too little noise .* forward='flipout'") as seen:
+        bnn(torch.ones(shape))
+    assert len(seen) == 1
+    bnn(torch.ones(shape))
+    bayesian(nn.Sequential(copy.deepcopy(layer)), "normal", forward="flipout")(torch.ones(shape))
+    bayesian(nn.Sequential(copy.deepcopy(layer)), "normal", forward="local", select="*bias")(torch.ones(shape))
 
 
 class Reads(nn.Module):

@@ -241,6 +241,9 @@ def test_a_frozen_word_is_mean_or_draw(ask):
         (lambda draw: {**draw, "bias": torch.zeros(4)}, r"its bias has the shape \(4,\), not .* \(3,\)"),
         (lambda draw: {**draw, "weight": draw["weight"].T}, r"its weight has the shape \(4, 3\)"),
         (lambda draw: {**draw, "bias": 0.0}, "its bias has the type float"),
+        (lambda draw: {**draw, "bias": draw["bias"].double()}, r"its bias is torch.float64, the weights torch.float32"),
+        (lambda draw: {**draw, "wieght": draw["weight"]}, "'wieght' is no weight of the network; use the names"),
+        (lambda draw: {**draw, 3: draw["weight"]}, "3 is no weight of the network"),
     ],
 )
 def test_a_frozen_draw_is_one_of_the_network(change, words):
@@ -248,6 +251,56 @@ def test_a_frozen_draw_is_one_of_the_network(change, words):
     for use in (bnn.complete, bnn.to_module):
         with pytest.raises(ParameterError, match=words):
             use(change(bnn.draw()))
+
+
+def test_a_frozen_draw_may_hold_other_tensors_of_the_network():
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))).calibrate(torch.randn(8, 4)).eval()
+    whole = bnn.complete("draw")
+    assert {"1.running_mean", "0.weight"} < set(whole)
+    with bnn.frozen({**whole, "1.bias": torch.full((3,), 100.0)}):
+        assert bool((bnn(torch.zeros(2, 4)) > 50).all())
+
+
+class Awkward(nn.Module):
+    """Names that a ModuleDict has itself, and names that differ in a dot only."""
+
+    NAMES = ("keys", "values", "items", "pop", "update", "clear", "clear_", "a/b", "weight")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Module()
+        self.a.b = nn.Parameter(torch.randn(3))
+        for name in self.NAMES:
+            self.register_parameter(name, nn.Parameter(torch.randn(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.a.b * torch.stack([getattr(self, name) for name in self.NAMES]).prod(0)
+
+
+def test_every_name_of_a_parameter_has_a_latent_of_its_own(tmp_path):
+    torch.manual_seed(0)
+    net = Awkward()
+    weights = {name: p.detach().clone() for name, p in net.named_parameters()}
+    bnn = bayesian(net)
+    assert {name for (name,) in bnn.random} == set(weights)
+    assert all(torch.equal(w, weights[name]) for name, w in bnn.mean().items())
+    assert bnn.latents["weight"].name == "weight"  # others keep the name that a reader expects
+    bnn(torch.ones(1, 3)).sum().backward()
+    assert all(latent.loc.grad.any() for _, latent in bnn._latents())
+    twin = bayesian(Awkward())
+    twin.load_state_dict(bnn.state_dict())
+    mcrepar.save(bnn, tmp_path)
+    for other in (twin, mcrepar.load(tmp_path, Awkward())):
+        assert all(torch.equal(w, weights[name]) for name, w in other.mean().items())
+
+
+def test_an_export_keeps_the_mode_of_every_module():
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()))
+    bnn.net[1].eval()
+    modes = [m.training for m in bnn.to_module().modules()]
+    assert modes == [True, True, False, True]
+    assert not any(m.training for m in bnn.eval().plain(bnn.draw()).modules())
+    assert not any(m.training for m in bayesian(nn.Sequential(nn.Linear(2, 2)).eval()).to_module().modules())
 
 
 def test_nothing_bayesian_has_no_kl():

@@ -1,6 +1,7 @@
 """Any x, network and thread: all of x goes through the network, the same batches for every draw, in eval mode."""
 
 import threading
+from collections import namedtuple
 
 import pytest
 import torch
@@ -46,6 +47,40 @@ def test_every_form_of_x():
     ]
     for form in forms:
         torch.testing.assert_close(predict(bnn, form, draws=4, generator=seeded(0)).mean, expected)
+
+
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(4, 2)
+
+    def forward(self, x):
+        return self.inner(x)[1][0]
+
+
+def test_packed_sequences_are_batches():
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(Packed())
+    x = nn.utils.rnn.pack_sequence([data(3), data(2)])
+    for form in ([x], [(x, "a target")]):
+        assert predict(bnn, form, draws=3).mean.shape == (2, 2)
+    with pytest.raises(ParameterError, match=r"PackedSequence: its data are not in dimension 0.*; use \[x\]"):
+        predict(bnn, x, draws=2)
+
+
+def test_a_named_tuple_is_one_argument():
+    pair = namedtuple("Pair", "a b")
+    bnn = mcrepar.bayesian(Unpacks())
+    assert predict(bnn, pair(data(5), data(5)), draws=2, batch_size=2).mean.shape == (5, 2)
+
+
+class Unpacks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, pair):
+        return self.inner(pair.a + pair.b)
 
 
 def test_several_arguments():

@@ -52,22 +52,31 @@ def test_outputs_are_joined_where_the_data_are(build):
 
 
 class Counting(nn.Module):
-    """A norm and a count: what the shapes are found out with must not be counted."""
+    """A count: what the shapes are found out with must not be counted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rnn, self.norm = nn.GRU(4, 3, batch_first=True), nn.BatchNorm1d(3)
+        self.rnn = nn.GRU(4, 3, batch_first=True)
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return self.norm(self.rnn(x)[0].transpose(1, 2))
+        return self.rnn(x)[0]
 
 
 def test_buffers_count_the_data_only():
     bnn = bayesian(Counting().double(), forward="per_example").train()
     bnn(randn(3, 6, 4)).sum().backward()
-    assert bnn.net.calls == bnn.net.norm.num_batches_tracked == 3
+    assert bnn.net.calls == 3
+
+
+@pytest.mark.parametrize("inner", [nn.BatchNorm2d(3), nn.SyncBatchNorm(3)])
+def test_batch_norm_in_training_is_refused(inner):
+    bnn = bayesian(nn.Sequential(nn.Conv2d(2, 3, 2), inner), forward="per_example")
+    with pytest.raises(MethodError, match=r"BatchNorm in training: .* every datum runs alone; use GroupNorm"):
+        bnn(torch.ones(3, 2, 4, 4))
+    bnn.net[1].eval()
+    assert bnn(torch.ones(3, 2, 4, 4)).shape == (3, 3, 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +130,39 @@ def test_per_example_takes_keywords_and_returns_dicts():
         bnn(torch.tensor(1.0), scale=1.0, shift=torch.tensor(1.0))
 
 
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        options = {"key_padding_mask": padding, "attn_mask": mask, "need_weights": False}
+        return self.attention(x, x, x, **options)[0]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("length", [5, 6])
+def test_data_are_passed_by_position_and_what_they_share_by_keyword(length):
+    """Also where the length of a sequence happens to be the number of data."""
+    torch.manual_seed(0)
+    bnn = bayesian(Masked().double(), start_std=1e-12, forward="per_example")
+    x, mask = randn(5, length, 4), torch.full((length, length), -torch.inf).double().triu(1)
+    padding = torch.zeros_like(x[..., 0]).index_fill_(1, torch.tensor([length - 1]), -torch.inf)
+    calls = [((x,), {"mask": mask}), ((x, padding), {"mask": mask}), ((), {"x": x, "padding": padding})]
+    with bnn.frozen("mean"):
+        wanted = [bnn(*args, **kwargs) for args, kwargs in calls]
+    for (args, kwargs), out in zip(calls, wanted, strict=True):
+        torch.testing.assert_close(bnn(*args, **kwargs), out)
+
+
+def test_data_of_another_length_are_refused():
+    bnn, x, mask = bayesian(Masked().double(), forward="per_example"), randn(5, 6, 4), torch.zeros(6, 6).double()
+    with pytest.raises(MethodError, match=r"argument \[2\]: its length is 6, and there are 5 data; .* by keyword"):
+        bnn(x, None, mask)
+    with pytest.raises(MethodError, match=r"argument \['mask'\]: its length is 6"):
+        bnn(x=x, mask=mask)
+
+
 def test_vmap_and_loop_agree(monkeypatch):
     """The same draws in the same order: equal outputs, to rounding."""
     net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
@@ -151,7 +193,7 @@ class First(nn.Module):
 
 NETS = {
     "lstm": (lambda: nn.Sequential(nn.LSTM(4, 3, batch_first=True), First()), (3, 5, 4)),
-    "norm in training": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3)), (3, 2, 4, 4)),
+    "norm": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.InstanceNorm2d(3, track_running_stats=True)), (3, 2, 4, 4)),
     "branching": (Branching, (3, 4)),
     "dropout": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), (3, 4)),
     "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -190,8 +191,46 @@ def plain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 3), *layers)
 
 
+class Written(nn.Module):
+    """Changes what its last layer was given, or gave, in place."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.layer, self.what = nn.Linear(3, 3), what
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        out = self.layer(x)
+        if self.what == "a slice":
+            out[:, 0] += 1
+        elif self.what == "output":
+            out += 1
+        else:
+            x += 1
+        return out
+
+
+def hooked(hook: Any) -> nn.Module:
+    net = plain()
+    net[0].register_forward_hook(hook)
+    return net
+
+
+def legacy_norm(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
 NOT_DENSE = "not that of a dense layer"
 REFUSED = {
+    "written output": (Written("output"), {}, NOT_DENSE),
+    "written slice": (Written("a slice"), {}, NOT_DENSE),
+    "written activation": (plain(nn.ReLU(inplace=True)), {}, NOT_DENSE),
+    "hook with another output": (hooked(lambda layer, args, out: out + 1), {}, NOT_DENSE),
+    "hook that writes": (hooked(lambda layer, args, out: out.mul_(2)), {}, NOT_DENSE),
+    "parametrized": (plain(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))), {}, "1: its weight or bias is par"),
+    "parametrized of old": (plain(legacy_norm(nn.Linear(3, 3))), {}, "1: its weight or bias is parametrized"),
     "activation": (plain(nn.ReLU()), {}, NOT_DENSE),
     "convolution": (nn.Conv1d(3, 2, 1), {}, NOT_DENSE),
     "dictionary": (Named(), {}, NOT_DENSE),
@@ -208,9 +247,36 @@ REFUSED = {
 def test_refused(net, options, message):
     bnn = mcrepar.bayesian(net, **options)
     x = torch.zeros(4, 3, 1) if isinstance(net, nn.Conv1d) else torch.zeros(4, 3)
+    before = [len(m._forward_hooks) for m in bnn.modules()]
     with pytest.raises(MethodError, match=message):
         elbo(bnn, Normal(), x, torch.zeros(4, 3), data_size=4, last_layer_draws=10)
-    assert not any(m._forward_hooks for m in bnn.modules())
+    assert [len(m._forward_hooks) for m in bnn.modules()] == before
+
+
+@pytest.mark.parametrize("what", ["output", "a slice", "features"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_writes_are_noticed_without_a_graph(what, mode):
+    bnn = mcrepar.bayesian(Written(what))
+    with mode(), pytest.raises(MethodError, match=NOT_DENSE):
+        law_of(bnn, torch.ones(4, 3))
+    with mode():
+        right = mcrepar.bayesian(plain(nn.ReLU(inplace=True), nn.Linear(3, 2)))
+        assert law_of(right, torch.ones(4, 3)).loc.shape == (4, 2)
+
+
+class Keyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(input=x)
+
+
+def test_the_input_may_be_a_keyword():
+    bnn, x = mcrepar.bayesian(Keyword().double()), randn(2, 4)
+    latent = bnn.latents["layer/weight"], bnn.latents["layer/bias"]
+    torch.testing.assert_close(law_of(bnn, x).loc, x @ latent[0].loc.T + latent[1].loc)
 
 
 def test_frozen_weights_are_refused():

@@ -99,6 +99,7 @@ def test_inside_a_network(name, select):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.filterwarnings("ignore:forward='local' gives the positions")
 @pytest.mark.parametrize("forward", ["local", "flipout", "per_example"])
 def test_under_every_forward(forward):
     options = {"posterior": "normal", "forward": forward}

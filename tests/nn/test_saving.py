@@ -171,6 +171,40 @@ def test_what_is_on_the_disk(tmp_path):
     assert len(tensors) == len({t.data_ptr() for t in tensors.values()})
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("wrap", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_layers_with_the_older_norms_come_back(wrap, tmp_path):
+    def net(seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(wrap(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2))
+
+    bnn = mcrepar.bayesian(net(0))
+    bnn(torch.randn(5, 4)).sum().backward()
+    same = there_and_back(shaken(bnn), net(1), tmp_path).eval()
+    x, draw = torch.randn(5, 4), bnn.eval().draw()
+    with bnn.frozen(draw), same.frozen(draw):
+        assert torch.equal(bnn(x), same(x))
+
+
+class Buffered(nn.Module):
+    def __init__(self, buffer):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("kept", buffer)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [torch.tensor([2.0]).expand(3), torch.tensor([[1.0], [2.0]]).expand(2, 3), torch.tensor([1 + 2j]).conj()],
+    ids=["one", "rows", "conjugate"],
+)
+def test_buffers_in_any_memory_come_back(buffer, tmp_path):
+    save(mcrepar.bayesian(Buffered(buffer)), tmp_path / "model")
+    assert torch.equal(
+        load(tmp_path / "model", Buffered(torch.zeros_like(buffer[:1]).expand_as(buffer))).net.kept, buffer
+    )
+
+
 # --- what cannot be saved ---------------------------------------------------------------------------------------------
 
 
@@ -191,6 +225,20 @@ def test_priors_that_cannot_be_written_are_refused(prior, words, tmp_path):
     bnn = mcrepar.bayesian(small(), "normal", prior)
     with pytest.raises(ParameterError, match=words):
         save(bnn, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("buffer", "words"),
+    [
+        (torch.eye(3).to_sparse(), "net.kept is torch.float32, torch.sparse_coo, which cannot be written"),
+        (torch.zeros(3, dtype=torch.complex128), "net.kept is torch.complex128"),
+        (torch.zeros(3, device="meta"), "net.kept is a tensor without data"),
+    ],
+)
+def test_buffers_that_cannot_be_written_are_refused(buffer, words, tmp_path):
+    with pytest.raises(ParameterError, match=words):
+        save(mcrepar.bayesian(Buffered(buffer)), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 

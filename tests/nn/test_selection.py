@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, posterior, prior
-from mcrepar.nn.selection import is_norm, options_of, places, selected
+from mcrepar.nn.selection import is_norm, options_of, places, selected, spread
 
 
 class Net(nn.Module):
@@ -63,10 +65,48 @@ def test_a_pattern_without_a_match_is_refused(select):
         names(Net(), select)
 
 
-@pytest.mark.parametrize("select", ["frozen", lambda name, p: False, []])
+@pytest.mark.parametrize("select", [lambda name, p: False, []])
 def test_nothing_selected_is_refused(select):
     with pytest.raises(ParameterError, match="selects no trainable parameter"):
         names(Net(), select)
+
+
+def test_a_pattern_of_what_cannot_be_random_is_refused():
+    net = Net()
+    net.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ParameterError, match=r"'fro\*'.*all that it matches is frozen.*such as frozen"):
+        names(net, ["head", "fro*"])
+    with pytest.raises(ParameterError, match=r"'phase'.*is complex"):
+        names(net, ["head", "phase"])
+    assert names(net, "[fhp]*") == ["head.weight", "head.bias"]  # what is frozen beside the others stays as it is
+
+
+def test_what_torch_jit_made_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(ParameterError, match=r"compiled by torch\.jit.*use the network before"):
+        bayesian(nn.Sequential(nn.Linear(2, 2), scripted))
+
+
+def test_a_network_without_values_is_refused():
+    with pytest.raises(ParameterError, match="weight is on the meta device"):
+        bayesian(nn.Linear(2, 2, device="meta"))
+
+
+class Holds(nn.Module):
+    def __init__(self, hold) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(2, 2), nn.LSTM(2, 2)
+        self.kept = hold(self.layer.weight)
+
+
+@pytest.mark.parametrize("hold", [lambda w: [w], lambda w: {"a": (1, w)}, lambda w: [[w], "word"]])
+def test_a_weight_that_another_attribute_holds_is_refused(hold):
+    with pytest.raises(ParameterError, match=r"the attribute 0\.kept holds 0\.layer\.weight too"):
+        bayesian(nn.Sequential(Holds(hold)))
+    assert list(bayesian(nn.Sequential(Holds(hold)), select="0.other").draw())
+    assert list(bayesian(nn.Sequential(Holds(torch.clone))).draw())
 
 
 def test_a_network_without_parameters_is_refused():
@@ -78,6 +118,43 @@ def test_a_network_without_parameters_is_refused():
                                     nn.InstanceNorm2d(2), nn.RMSNorm(2)])  # fmt: skip
 def test_norm_layers(module):
     assert is_norm(module)
+
+
+@pytest.mark.parametrize("name", ["LlamaRMSNorm", "T5LayerNorm", "FrozenBatchNorm2d", "BatchNormAct2d", "GroupNorm32",
+                                  "MambaRMSNormGated", "EvoNorm2dB0", "L2Norm", "LayerNormalization", "BatchRenorm2d",
+                                  "layernorm", "InstanceNorm3dNVFuser"])  # fmt: skip
+def test_norm_layers_of_others_by_name(name):
+    assert is_norm(type(name, (nn.Module,), {})())
+
+
+@pytest.mark.parametrize("name", ["NormalHead", "AbnormalityScorer", "NormalizingFlow", "NormHead", "NormedLinear",
+                                  "Normalizer", "WeightNormLinear", "Enormous"])  # fmt: skip
+def test_other_layers_with_such_letters_are_random(name):
+    layer = type(name, (nn.Linear,), {})(2, 2)
+    assert not is_norm(layer)
+    assert names(layer) == ["weight", "bias"]
+
+
+def test_a_norm_layer_under_another_name():
+    assert is_norm(type("Scaling", (nn.LayerNorm,), {})(2))
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [(torch.full((768,), 1e-6), 1e-6), (torch.full((3, 7), -0.1), 0.1), (torch.tensor([2.0]), 2.0),
+     (torch.zeros(5), 1.0), (torch.zeros(0), 1.0), (torch.tensor([1.0, 3.0]), 2**0.5)],
+)  # fmt: skip
+def test_the_spread_of_equal_values_is_their_size(values, wanted):
+    net = nn.Module()
+    net.gamma = nn.Parameter(values)
+    assert spread(places(net)[0]) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_zeros_have_the_spread_of_the_tensor_beside_them():
+    layer = nn.Linear(3, 4)
+    nn.init.zeros_(layer.bias)
+    weight, bias = places(layer)
+    assert spread(bias) == spread(weight) == pytest.approx(layer.weight.double().std().item())
 
 
 def test_places_hold_every_name_of_a_tensor_once():

@@ -118,7 +118,7 @@ def test_reading_runs_no_code(tmp_path):
 
     fresh = tmp_path / "x.pt"
     torch.save({"step": Evil()}, fresh)
-    fresh.rename(tmp_path / f"step-00000001.{checkpoint._digest(fresh)}.pt")
+    fresh.rename(tmp_path / f"step-00000001.{checkpoint.digest_of(fresh)[:16]}.pt")
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         newest(tmp_path)
     assert not (tmp_path / "done").exists()

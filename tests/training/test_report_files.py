@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcrepar.training.report_files import read_run, read_text
+from mcrepar.training.folder import read_run
+from mcrepar.training.report_files import read_text
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", "{", "\x00"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ LAYOUTS = ("auto", "first", "last", "none")
 def read_arrays(root: Path, file: str = "", layout: str = "auto", classes: Sequence[str] = ()) -> Dataset:
     """Your own arrays: x_train, y_train, x_test, y_test and, if there, x_val, y_val.
 
-    Whole numbers in y are classes, other numbers the targets of a regression. Without x_test, x_val is the test set.
-    A file with x or images (and y or labels) is a test set; without labels it can be told apart, not scored.
+    Integers in y are classes, floats the targets of a regression, with a warning where all of them are whole numbers:
+    numpy.loadtxt reads classes as floats. Without x_test, x_val is the test set. A file with x or images (and y or
+    labels) is a test set; without labels it can be told apart, not scored.
 
     Args:
         root: the .npz file, or the folder that holds it.
@@ -117,6 +119,12 @@ def _dataset(
         splits[part] = Split(_images(path, x, layout), target)
     names = tuple(classes)
     y_all = torch.cat([split.y for split in splits.values()])
+    if y_all.is_floating_point() and bool((y_all == y_all.round()).all()):
+        warnings.warn(
+            f"file {str(path)!r}: its y are floats, the targets of a regression, and all are whole numbers; "
+            "if they are classes, save y.astype(int)",
+            stacklevel=4,  # where load was called
+        )
     if not names and not y_all.is_floating_point():
         if int(y_all.max()) >= len(y_all):
             refuse(path, f"it has the label {int(y_all.max())} in {len(y_all):,} examples", "labels counted from 0")

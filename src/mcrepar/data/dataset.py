@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mcrepar.data.files import some
 from mcrepar.errors import ParameterError
 
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -173,10 +174,17 @@ def check(dataset: Dataset) -> Dataset:
         if dataset.classes:
             check_labels(part.y, dataset.classes, f"{asked}, {name}")
     if dataset.train is not None and dataset.classes:
+        if len(dataset.classes) < 2:
+            why = f"{dataset.classes[0]!r} is its only class, and there is nothing to tell apart"
+            raise ParameterError(asked, why, "examples of two classes or more")
         count = torch.bincount(dataset.train.y, minlength=len(dataset.classes))
         empty = [name for name, number in zip(dataset.classes, count.tolist(), strict=True) if not number]
         if empty:
-            raise ParameterError(asked, f"no training example of class {_some(empty)}", "data with every class")
+            raise ParameterError(
+                asked,
+                f"no training example of class {some([repr(name) for name in empty], 5)}",
+                "data with every class",
+            )
     return dataset
 
 
@@ -193,8 +201,3 @@ def check_labels(y: Tensor, classes: Sequence[str], asked: str) -> None:
         row = int(wrong[0])
         why = f"example {row} (counted from 0) has the label {int(y[row])}, one of {len(wrong)} out of range"
         raise ParameterError(asked, why, f"labels 0 to {len(classes) - 1}, for {len(classes)} classes")
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -91,6 +91,7 @@ def _rows(path: Path, path_column: str, id_column: str, label_column: str, split
         wanted = f"{path_column!r} (or {id_column!r}) and {label_column!r}, or path_column=, id_column=, label_column="
         refuse(path, f"its columns are {some([str(c) for c in columns]) or 'none'}", f"a table with rows of {wanted}")
     volumes = [] if by_path else sorted(p for p in path.parent.rglob("*") if p.name.endswith(SUFFIXES))
+    seen: dict[Path, int] = {}
     for number, line in lines:
         name = (line[path_column if by_path else id_column] or "").strip()
         label, part = ((line.get(column) or "").strip() for column in (label_column, split_column))
@@ -101,6 +102,10 @@ def _rows(path: Path, path_column: str, id_column: str, label_column: str, split
         volume = path.parent / name if by_path else _by_id(path, number, name, volumes)
         if not volume.is_file():
             refuse(path, f"line {number} names {name!r}, and there is no such volume", "a table of volumes that exist")
+        first = seen.setdefault(volume.resolve(), number)
+        if first != number:
+            why = f"lines {first} and {number} name the same volume, {volume.name!r}"
+            refuse(path, why, "one line for each volume: in two parts it would be its own test")
         yield _Row(number, volume, label, PARTS.get(part.lower(), ""))
 
 
@@ -150,7 +155,13 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
     if values.ndim != 3:
         refuse(path, f"it has the shape {values.shape}", "one volume of three dimensions")
     finite = np.isfinite(values)
-    least = values[finite].min() if finite.any() else 0.0
+    if not finite.any():
+        refuse(
+            path,
+            f"all its values are NaN{'' if np.isnan(values).all() else ' or inf'}",
+            "a volume with something in it",
+        )
+    least = values[finite].min()
     return torch.from_numpy(np.where(finite, values, np.float32(least))), described
 
 

@@ -86,7 +86,7 @@ def probabilities(asked: str, probs: ArrayLike, y: ArrayLike) -> tuple[Floats, I
     return p, labels
 
 
-def share(asked: str, name: str, value: float) -> float:
+def share(asked: str, name: str, value: object) -> float:
     """A number between 0 and 1.
 
     Args:
@@ -94,8 +94,8 @@ def share(asked: str, name: str, value: float) -> float:
         name: of the argument.
         value: its value.
     """
-    if not 0 <= value <= 1:
-        _refuse(asked, f"{name}={value} is no share", f"{name} between 0 and 1")
+    if not isinstance(value, float | int | np.floating) or not 0 <= value <= 1:
+        _refuse(asked, f"{name}={value!r} is no share", f"{name} between 0 and 1")
     return float(value)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from mcrepar.errors import McreparError, MethodError, ParameterError
 from mcrepar.families.foreign import as_prior
@@ -19,7 +20,7 @@ from mcrepar.kl.checks import check_objects
 from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
 from mcrepar.nn.forward import check_forward
-from mcrepar.nn.latent import Options, check_signs, without_row
+from mcrepar.nn.latent import Latent, Options, check_signs, without_row
 from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of
 
 
@@ -51,6 +52,8 @@ def _options(given: Mapping[str, Any]) -> Options:
 def check_place(place: Place, options: Options, forward: str) -> None:
     """Refuse families, a prior's tensors or a forward that do not suit a parameter, with its name."""
     p, free = options.prior, without_row(place.parameter.detach(), place.held)
+    if not place.parameter.is_meta and not bool(place.parameter.isfinite().all()):
+        raise ParameterError(f"bayesian(net) with {place.name}", "it holds NaN or inf", "a network of finite weights")
     try:
         if options.pretrained and "loc" not in p.values:
             raise MethodError(f"pretrained=True with prior {p.name!r}", "it has no loc to centre", "prior='normal'")
@@ -63,6 +66,31 @@ def check_place(place: Place, options: Options, forward: str) -> None:
         check_forward(forward, options.posterior, place)
     except McreparError as error:
         raise error.within(place.name) from None
+
+
+def check_draw(draw: object, random: Mapping[tuple[str, ...], Latent], net: nn.Module) -> None:
+    """Refuse a draw that is not one of this network's weights."""
+    if not isinstance(draw, Mapping):
+        raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")
+    for name, latent in ((name, latent) for names, latent in random.items() for name in names):
+        if name not in draw:
+            raise ParameterError("a frozen draw", f"it has no {name}", "bnn.draw(), whole")
+        w, dtype = draw[name], latent.log_scale.dtype
+        if not isinstance(w, Tensor) or w.shape != latent.shape:
+            what = f"the shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"the type {type(w).__name__}"
+            why = f"its {name} has {what}, not that of the weights, {tuple(latent.shape)}"
+            raise ParameterError("a frozen draw", why, "bnn.draw()")
+        if w.dtype != dtype:
+            raise ParameterError(
+                "a frozen draw", f"its {name} is {w.dtype}, the weights {dtype}", f"{name}.to({dtype})"
+            )
+    others = draw.keys() - {name for names in random for name in names}
+    if others:  # tensors of the network that are not random may be given too, as norm statistics are
+        others -= {name for name, _ in net.named_parameters(remove_duplicate=False)}
+        others -= {name for name, _ in net.named_buffers(remove_duplicate=False)}
+    if others:
+        why = f"{min(map(repr, others))} is no weight of the network"
+        raise ParameterError("a frozen draw", why, "the names of bnn.draw()")
 
 
 def check_generator(generator: object) -> None:

@@ -43,15 +43,20 @@ def calibrate(net: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     random_parts(net, "the calibration of")
     if isinstance(net, BayesianModule):
         return net.calibrate(*args, **kwargs)
-    _statistics(net).calibration.keep(args, kwargs)
+    statistics = _statistics(net)
+    statistics.calibration.take(args, kwargs, lambda: statistics.trial(net))
     return net
 
 
 @contextlib.contextmanager
 def one_draw(net: nn.Module, generator: torch.Generator | None = None) -> Iterator[Callable[..., Any]]:
-    """A context with a function that runs a network on one draw of all of its weights and their norm statistics."""
+    """A context with a function that runs a network on one draw of all of its weights and their norm statistics.
+
+    What is frozen stays as it is.
+    """
     if isinstance(net, BayesianModule):
-        yield partial(net.run, net.complete(net.draw(generator)))
+        held = net._frozen()
+        yield partial(net.run, net.complete(net.draw(generator)) if held is None else held)
         return
     statistics = _statistics(net)
     with _holding(statistics.draw(net, generator)):
@@ -98,10 +103,17 @@ class _Statistics:
 
     def draw(self, net: nn.Module, generator: torch.Generator | None) -> dict[BayesianModule, Draw]:
         """A draw of every part, with statistics on the part's own batch where the network has none."""
-        draws: dict[BayesianModule, Draw] = {part: part.draw(generator) for part in random_parts(net)}
-        if self.calibration.kept is None:
-            draws = {part: part.complete(draw) for part, draw in draws.items()}
+        draws: dict[BayesianModule, Draw] = {}
+        for part in random_parts(net):
+            held = part._frozen()
+            fresh = part.draw(generator) if held is None else held
+            draws[part] = part.complete(fresh) if held is None and self.calibration.kept is None else fresh
         return draws
+
+    def trial(self, net: nn.Module) -> dict[str, Tensor]:
+        """The statistics of the means of all weights."""
+        with _holding({part: part.mean() for part in random_parts(net)}):
+            return self.measured(net)
 
     def measured(self, net: nn.Module) -> dict[str, Tensor]:
         """The statistics of the weights that are held; nothing without a batch."""

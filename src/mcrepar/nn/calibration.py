@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
+from mcrepar.errors import ParameterError
+
 Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -39,7 +41,7 @@ class Calibration(nn.Module):
     def __init__(self, net: nn.Module, how: str = "bnn.calibrate(x)") -> None:
         super().__init__()
         self.how = how
-        self.layers = [name for name, module in net.named_modules() if _tracks(module)]
+        self.layers = _tracking(net)
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.warned = False
 
@@ -48,6 +50,30 @@ class Calibration(nn.Module):
         for name in list(self._buffers):
             delattr(self, name)
         self.arguments = pytree.tree_map_only(Tensor, self._shelve, (args, dict(kwargs)))
+
+    def take(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], measure: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        """Keep a batch that the network runs on, with finite statistics; else the one of before stays.
+
+        Args:
+            args: of a forward.
+            kwargs: of a forward.
+            measure: runs the network on the batch that is kept; what it returns has the norm statistics.
+        """
+        before = self.kept
+        self.keep(args, kwargs)
+        try:
+            found = measure()
+            wrong = next((name for name, t in found.items() if not bool(t.isfinite().all())), None)
+            why = None if wrong is None else f"{wrong} is not finite on this batch"
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            why = f"the network does not run on this batch ({type(error).__name__}: {error})"
+        if why is not None:
+            self.arguments = None
+            if before is not None:
+                self.keep(*before)
+            raise ParameterError("calibrate(...)", why, "finite training data, several rows, as the network takes them")
 
     def _shelve(self, tensor: Tensor) -> _Buffer:
         kept = _Buffer(f"input{len(self._buffers)}")
@@ -69,7 +95,7 @@ class Calibration(nn.Module):
             net: the network, which no other thread uses.
             run: its forward on that draw, run(buffers, args, kwargs).
         """
-        kept = self.kept
+        kept, self.layers = self.kept, _tracking(net)  # a layer may have been replaced
         if not self.layers or kept is None:
             if self.layers and not self.warned and not net.training:
                 self.warned = True
@@ -90,20 +116,31 @@ class Calibration(nn.Module):
 
     @contextlib.contextmanager
     def _measuring(self, net: nn.Module) -> Iterator[None]:
-        """Norm layers take the statistics of the next batch as they are; all others, dropout too, predict."""
+        """Norm layers take the mean statistics of all their uses; all other layers, dropout too, predict."""
         layers: list[Any] = [net.get_submodule(name) for name in self.layers]
         modes, momenta = [(module, module.training) for module in net.modules()], [layer.momentum for layer in layers]
+        uses = dict.fromkeys(layers, 0)
+
+        def count(layer: Any, args: object) -> None:
+            uses[layer] += 1
+            layer.momentum = 1 / uses[layer]  # a mean; momentum=None is none in InstanceNorm
+
         net.eval()
+        hooks = [layer.register_forward_pre_hook(count) for layer in layers]
         for layer in layers:
-            layer.training, layer.momentum = True, 1.0
+            layer.training = True
         try:
             yield
         finally:
+            for hook in hooks:
+                hook.remove()
             for module, training in modes:
                 module.training = training
             for layer, momentum in zip(layers, momenta, strict=True):
                 layer.momentum = momentum
 
 
-def _tracks(module: nn.Module) -> bool:
-    return isinstance(module, _NormBase) and module.running_mean is not None
+def _tracking(net: nn.Module) -> list[str]:
+    """The norm layers with running statistics."""
+    norms = ((name, module) for name, module in net.named_modules() if isinstance(module, _NormBase))
+    return [name for name, module in norms if module.running_mean is not None]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.recompute import remember
@@ -65,25 +65,83 @@ class Guard:
             remember()
 
 
-def empty(net: nn.Module, chosen: Iterable[Place]) -> frozenset[str]:
-    """Take the chosen tensors out of a network, so that no weight is stored twice.
+class Slots:
+    """The places of a network's random weights, which are empty but while it runs: no weight is stored twice.
 
-    Returns the second names of one slot, in a module that is shared: filled twice, it would keep the first draw.
+    Args:
+        net: the network.
+        chosen: its tensors that are taken out.
     """
-    random: dict[nn.Module, list[str]] = {}
-    second = set()
-    for place in chosen:
-        for owner, name in zip(place.owners, place.names, strict=True):
-            last, slots = name.rpartition(".")[2], random.setdefault(owner, [])
-            if last in slots:
-                second.add(name)
-            else:
-                owner._parameters[last] = None
-                slots.append(last)
-    for owner, slots in random.items():
-        owner.register_forward_pre_hook(Guard(tuple(slots)))
-    forget(net)
-    return frozenset(second)
+
+    def __init__(self, net: nn.Module, chosen: Iterable[Place]) -> None:
+        random: dict[nn.Module, list[str]] = {}
+        self.names: list[str] = []
+        second = set()
+        for place in chosen:
+            for owner, name in zip(place.owners, place.names, strict=True):
+                last, slots = name.rpartition(".")[2], random.setdefault(owner, [])
+                if last in slots:
+                    second.add(name)
+                else:
+                    owner._parameters[last] = None
+                    slots.append(last)
+                self.names.append(name)
+        for owner, slots in random.items():
+            owner.register_forward_pre_hook(Guard(tuple(slots)))
+        self.second = frozenset(second)  # second names of one slot: filled twice, it would keep the first draw
+        self.net = net
+        self.empty = [(owner, last) for owner, slots in random.items() for last in slots]
+        self.links = _links(net, self.names)
+        self.derived = [(module, name, t.detach()) for module in net.modules() for name, t in _derived(module).items()]
+        self.recurrent = [module for module in net.modules() if isinstance(module, nn.RNNBase)]
+        self.forget()
+
+    def check(self, net: nn.Module) -> None:
+        """Refuse a network in which something was put in the place of a random weight: it would not be used."""
+        if (
+            net is self.net
+            and all(parent._modules.get(name) is child for parent, name, child in self.links)
+            and all(owner._parameters.get(name) is None for owner, name in self.empty)
+        ):
+            return
+        for name in self.names:
+            try:
+                owner, last = slot(net, name)
+                ours = last in owner._parameters and not isinstance(owner._parameters[last], nn.Parameter)
+            except AttributeError:
+                ours = False
+            if not ours:  # a tensor that is no parameter is a draw: the network runs inside its own forward
+                raise MethodError(
+                    "bnn after a change of bnn.net",
+                    f"{name} is random, and what was put in its place would not be used",
+                    "net = bnn.to_module() before the change, and bayesian(net) after it",
+                )
+
+    def forget(self) -> None:
+        """Let go of the last draw where layers keep it: in a list of weights, or in a weight they compute of others."""
+        for module, name, first in self.derived:
+            vars(module)[name] = first  # they compute it again when they run
+        for module in self.recurrent:
+            list_weights(module)
+
+
+def _links(net: nn.Module, names: Iterable[str]) -> list[tuple[nn.Module, str, nn.Module]]:
+    """The steps, (module, name, module), on the ways from a network to the owners of these tensors, each once."""
+    steps: dict[str, tuple[nn.Module, str, nn.Module]] = {}
+    for name in names:
+        path = name.rpartition(".")[0]
+        while path and path not in steps:
+            parent, last = slot(net, path)
+            steps[path] = parent, last, parent.get_submodule(last)
+            path = path.rpartition(".")[0]
+    return list(steps.values())
+
+
+def _derived(module: nn.Module) -> dict[str, Tensor]:
+    """Tensors that a hook computes of parameters: of torch's older weight_norm and spectral_norm, and of prune."""
+    names = module._parameters.keys()
+    tensors = {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}
+    return {k: t for k, t in tensors.items() if f"{k}_orig" in names or {f"{k}_g", f"{k}_v"} <= names}
 
 
 def slot(net: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -97,13 +155,6 @@ def slot(net: nn.Module, name: str) -> tuple[nn.Module, str]:
     return net.get_submodule(path), last
 
 
-def forget(net: nn.Module) -> None:
-    """Recurrent layers keep a list of their weights: without this it would hold the last draw."""
-    for module in net.modules():
-        if isinstance(module, nn.RNNBase):
-            list_weights(module)
-
-
 def list_weights(layer: nn.RNNBase) -> None:
     """The list by which a recurrent layer finds its weights, from the present ones: a swap goes past it."""
     layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
@@ -115,5 +166,6 @@ def unguarded(net: nn.Module) -> nn.Module:
         for key, hook in list(module._forward_pre_hooks.items()):
             if isinstance(hook, Guard):
                 del module._forward_pre_hooks[key]
-    forget(net)
+        if isinstance(module, nn.RNNBase):
+            list_weights(module)
     return net

@@ -29,6 +29,16 @@ OWN = ("format", "version", "file", "sha256", "seal")  # the keys of config.json
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write to a folder, made whole beside its place where it does not exist yet."""
+    try:
+        _write(folder, config, tensors)
+    except OSError as error:
+        why = f"it cannot be written ({error.strerror or error})"
+        raise ParameterError(
+            f"save(bnn, {os.fspath(folder)!r})", why, "a folder in a place that you may write to"
+        ) from error
+
+
+def _write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     if folder.exists():
         _check_replaceable(folder)
         _write_into(folder, config, tensors)
@@ -52,7 +62,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     path = folder / name
     if not path.is_file():
         refuse(folder, f"its file {name} is missing")
-    if _digest(path) != config["sha256"]:
+    if digest_of(path) != config["sha256"]:
         refuse(folder, f"its file {name} is damaged: the bytes are not those that were written")
     library = _safetensors()
     try:
@@ -71,7 +81,7 @@ def _write_into(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     fresh = folder / f".{secrets.token_hex(8)}.tmp"
     try:
         _safetensors().save_file(dict(tensors), fresh)
-        digest = _digest(fresh)
+        digest = digest_of(fresh)
         name = f"tensors-{digest[:16]}.safetensors"
         _settle(fresh, folder / name)
         whole = {"format": FORMAT, "version": VERSION, **config, "file": name, "sha256": digest}
@@ -127,7 +137,12 @@ def _seal(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Args:
+        path: of the file.
+    """
     sha = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):

@@ -1,15 +1,18 @@
 """How a draw enters the forward: one for the batch, one per datum, or as noise on a layer's output.
 
 weights      one draw of all weights, shared by the batch
-local        the output of a dense or convolutional layer is drawn instead of its weights (local reparameterization)
+local        the output of a dense or convolutional layer is drawn instead of its weights (local reparameterization):
+             the law of each output, but positions of one datum (pixels, tokens) have independent noise of the weight
 flipout      one draw, its deviation multiplied by random signs of every datum
 per_example  an own draw of all weights for every datum
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -83,10 +86,38 @@ def _shared(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 def _layerwise(rule: Rule) -> Forward:
     def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        weights = {key: LayerWeight.of(latent, rule) for key, latent in bnn._latents()}
-        return bnn.run(bnn._named(weights), *args, **kwargs)
+        once = Pass(bnn)
+        weights = {key: LayerWeight.of(latent, rule, once) for key, latent in bnn._latents()}
+        try:
+            return bnn.run(bnn._named(weights), *args, **kwargs)
+        finally:
+            once.used = None  # what runs again, in the backward, draws the same noise again
 
     return run
+
+
+class Pass:
+    """One forward, in which every layer draws its output once.
+
+    Args:
+        bnn: the network that runs.
+    """
+
+    def __init__(self, bnn: BayesianModule) -> None:
+        self.bnn = bnn
+        self.used: set[str] | None = set()
+
+    def use(self, latent: Latent) -> None:
+        """Refuse a second call of a layer: its noise would be another one."""
+        if self.used is None:
+            return
+        if latent.name in self.used:
+            raise MethodError(
+                f"forward={self.bnn.mode!r} with {latent.name}",
+                "its layer is called twice in one forward, and would draw other noise each time",
+                "forward='weights'",
+            )
+        self.used.add(latent.name)
 
 
 class LayerWeight(Tensor):
@@ -94,13 +125,14 @@ class LayerWeight(Tensor):
 
     latent: Latent
     rule: Rule
+    once: Pass | None
 
     @classmethod
-    def of(cls, latent: Latent, rule: Rule) -> LayerWeight:
-        """The location of a latent tensor, with the rule that draws a layer's output."""
+    def of(cls, latent: Latent, rule: Rule, once: Pass | None = None) -> LayerWeight:
+        """The location of a latent tensor, with the rule that draws a layer's output, once in a forward if asked."""
         assert latent.centre is not None
         weight = latent.centre.as_subclass(cls)
-        weight.latent, weight.rule = latent, rule
+        weight.latent, weight.rule, weight.once = latent, rule, once
         return weight
 
     @classmethod
@@ -111,7 +143,11 @@ class LayerWeight(Tensor):
         kwargs = kwargs or {}
         if func in FUNCTIONS:
             x, weight, bias, rest = _arguments(args, kwargs)
-            rule = next(w.rule for w in (weight, bias) if isinstance(w, LayerWeight))
+            random = [w for w in (weight, bias) if isinstance(w, LayerWeight)]
+            for tensor in random:
+                if tensor.once is not None:
+                    tensor.once.use(tensor.latent)
+            rule = random[0].rule
             if x.dim() < weight.dim():  # one datum without a batch
                 return rule(func, x.unsqueeze(0), weight, bias, rest).squeeze(0)
             return rule(func, x, weight, bias, rest)
@@ -152,7 +188,25 @@ def _local(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -
     for tensor, is_bias in ((weight, False), (bias, True)):
         if isinstance(tensor, LayerWeight):
             out = out + _deviation(func, x, tensor.latent, out, rest, is_bias).to(out.dtype)  # autocast
+    if isinstance(weight, LayerWeight) and weight.once and (func is not F.linear or x.dim() > 2):
+        _warn(weight.once.bnn)
     return out
+
+
+_WARNED: WeakSet[nn.Module] = WeakSet()
+
+
+def _warn(bnn: BayesianModule) -> None:
+    """Say once for a network what noise of their own does to the positions of a datum."""
+    if torch.compiler.is_compiling() or bnn in _WARNED:
+        return
+    _WARNED.add(bnn)
+    warnings.warn(
+        "forward='local' gives the positions of one datum (pixels, tokens) independent noise: every output has its "
+        "law, but what is averaged over positions has too little noise in training; forward='flipout' or 'weights' "
+        "draws one weight for all positions",
+        stacklevel=2,
+    )
 
 
 def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str, Any], is_bias: bool) -> Tensor:

@@ -17,9 +17,9 @@ from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import Estimator
-from mcrepar.nn.arguments import check_optimizers, check_place, chosen_options
+from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, chosen_options
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Lock, empty, forget, slot, unguarded
+from mcrepar.nn.emptied import Lock, Slots, slot, unguarded
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.recompute import Region, remember_as, running
@@ -52,9 +52,11 @@ class BayesianModule(nn.Module):
         self.names: dict[str, tuple[str, ...]] = {}
         for place, options in chosen:
             key = place.name.replace(".", "/")  # a ModuleDict takes no dots
+            while hasattr(self.latents, key):  # nor the names of its methods, and "a/b" beside "a.b" is another
+                key += "_"
             self.latents[key] = Latent(place.name, place.parameter, spread(place), options, place.held)
             self.names[key] = place.names
-        self.second = empty(net, (place for place, _ in chosen))
+        self.slots = Slots(net, [place for place, _ in chosen])
         self.calibration = Calibration(net)
         self._lock = Lock()
 
@@ -72,24 +74,28 @@ class BayesianModule(nn.Module):
         if torch.compiler.is_compiling():  # a graph has no lock, and takes the draw as its input
             return self.swapped(draw, args, kwargs)
         with self._lock, running(partial(self._again, draw)):  # for the network's tensors are swapped
-            try:
-                return self.swapped(draw, args, kwargs)
-            finally:
-                forget(self.net)
+            return self.swapped(draw, args, kwargs)
 
     def swapped(self, draw: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The same for a caller that holds the lock."""
-        slots = {name: w for name, w in draw.items() if name not in self.second}
-        return functional_call(self.net, slots, args, dict(kwargs), tie_weights=False)  # all names are in the draw
+        slots = {name: w for name, w in draw.items() if name not in self.slots.second}
+        run = partial(functional_call, self.net, slots, args, dict(kwargs), tie_weights=False)  # all names are there
+        if torch.compiler.is_compiling():
+            return run()
+        self.slots.check(self.net)
+        try:
+            return run()
+        finally:
+            self.slots.forget()
 
     def _again(self, draw: Draw, region: Callable[..., Any], *args: Any) -> None:
         """Run a part of the network once more on the same weights."""
-        slots = {f"net.{name}": w for name, w in draw.items() if name not in self.second}
+        slots = {f"net.{name}": w for name, w in draw.items() if name not in self.slots.second}
         with self._lock:
             try:
                 functional_call(Region(self.net, region), slots, args, tie_weights=False)
             finally:
-                forget(self.net)
+                self.slots.forget()
 
     def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """A fresh draw of all weights, by the names the network gives them."""
@@ -128,7 +134,7 @@ class BayesianModule(nn.Module):
             if draw not in ("mean", "draw"):
                 raise MethodError(f"the weights {draw!r}", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
             draw = self.mean() if draw == "mean" else self.draw()
-        self._check(draw)
+        check_draw(draw, self.random, self.net)
         fixed = {name: w.detach() for name, w in draw.items()}
         with self._lock:
             found = self.calibration.statistics(
@@ -138,7 +144,7 @@ class BayesianModule(nn.Module):
 
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
         """Keep a batch of training data, on which norm layers recompute their statistics for every frozen draw."""
-        self.calibration.keep(args, kwargs)
+        self.calibration.take(args, kwargs, self.complete)
         return self
 
     def to_module(self, draw: str | Draw = "mean") -> nn.Module:
@@ -149,6 +155,7 @@ class BayesianModule(nn.Module):
         """The same for weights (and norm statistics) that are taken as they are."""
         weights = {name: t.detach().clone() for name, t in weights.items()}
         with self._lock:
+            self.slots.check(self.net)
             plain = copy.deepcopy(self.net)
         for name, tensor in weights.items():
             owner, last = slot(plain, name)
@@ -160,7 +167,7 @@ class BayesianModule(nn.Module):
             for name in names[1:]:
                 owner, last = slot(plain, name)
                 owner._parameters[last] = plain.get_parameter(names[0])
-        return unguarded(plain).train(self.training)
+        return unguarded(plain)
 
     def kl(
         self,
@@ -190,20 +197,6 @@ class BayesianModule(nn.Module):
     def set_extra_state(self, state: object) -> None:
         """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
         unpack(self.random, self.calibration, state)
-
-    def _check(self, draw: object) -> None:
-        """Refuse a draw that is not one of this network's weights."""
-        if not isinstance(draw, Mapping):
-            raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")
-        for key, latent in self._latents():
-            for name in self.names[key]:
-                if name not in draw:
-                    raise ParameterError("a frozen draw", f"it has no {name}", "bnn.draw(), whole")
-                w = draw[name]
-                if not isinstance(w, Tensor) or w.shape != latent.shape:
-                    what = f"the shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"the type {type(w).__name__}"
-                    why = f"its {name} has {what}, not that of the weights, {tuple(latent.shape)}"
-                    raise ParameterError("a frozen draw", why, "bnn.draw()")
 
     def _latents(self) -> Iterator[tuple[str, Latent]]:
         for key, latent in self.latents.items():
@@ -272,7 +265,8 @@ def bayesian(
         pretrained: centre the priors on the network's weights too (MOPED).
         select: which parameters, a callable(name, parameter) or patterns; None is all but those of norm layers.
         overrides: other options for some, by name pattern, module type or module.
-        forward: how a draw enters the forward: weights, local, flipout or per_example.
+        forward: how a draw enters the forward: weights, local, flipout or per_example; local gives the positions of one
+            datum (of an image, of a sequence) independent noise.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
 
     >>> bnn = bayesian(nn.Linear(3, 2), posterior="radial", prior="normal")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
@@ -16,6 +17,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.nn.emptied import locked
 from mcrepar.nn.module import BayesianModule
 
+_MOVED: Any = (Tensor, PackedSequence)
 Output = int | str | Callable[[Any], Tensor] | None
 
 
@@ -36,6 +38,9 @@ class Batches:
         self.x, self.size, self.device = x, size, device
         self.first: list[Tensor] | None = None
         self.whole = isinstance(x, Tensor | tuple | Mapping)
+        if isinstance(x, PackedSequence):
+            why = "its data are not in dimension 0, where x is cut into batches"
+            raise ParameterError("predict(bnn, x) with x a PackedSequence", why, "[x], a list of batches")
         asked = f"predict(bnn, x) with x a {type(x).__name__}"
         if isinstance(x, Dataset) and not isinstance(x, IterableDataset):
             raise ParameterError(asked, "its items are no batches", "DataLoader(x, batch_size=256)")
@@ -47,15 +52,15 @@ class Batches:
             if not isinstance(inputs, Tensor | tuple | list | Mapping):
                 kind = type(inputs).__name__
                 raise ParameterError("predict(bnn, x)", f"a batch of x is a {kind}", "tensors, tuples or dicts")
-            leaves, spec = pytree.tree_flatten(inputs)
+            leaves, spec = pytree.tree_flatten(inputs, lambda part: isinstance(part, PackedSequence))
             if k == 0 and not self.whole:
                 self._check_first(leaves)
-            moved = [leaf.to(self.device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            moved = [leaf.to(device=self.device) if isinstance(leaf, _MOVED) else leaf for leaf in leaves]
             inputs = pytree.tree_unflatten(moved, spec)
             if isinstance(inputs, Mapping):
                 yield (), dict(inputs)
             else:
-                yield ((inputs,) if isinstance(inputs, Tensor) else tuple(inputs)), {}
+                yield ((inputs,) if isinstance(inputs, Tensor) or hasattr(inputs, "_fields") else tuple(inputs)), {}
 
     def _cut(self) -> Iterator[Any]:
         leaves, spec = pytree.tree_flatten(dict(self.x) if isinstance(self.x, Mapping) else self.x)
@@ -69,11 +74,12 @@ class Batches:
 
     def _read(self) -> Iterator[Any]:
         for batch in self.x:
-            yield batch[0] if isinstance(batch, tuple | list) and batch else batch
+            several = isinstance(batch, tuple | list) and not isinstance(batch, PackedSequence)
+            yield batch[0] if several and batch else batch
 
     def _check_first(self, leaves: list[Any]) -> None:
         """All draws must see the same data in the same order."""
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        tensors = [leaf.data for leaf in leaves if isinstance(leaf, Tensor | PackedSequence)]
         if self.first is None:
             self.first = [t.clone() for t in tensors]
         elif len(self.first) != len(tensors) or not all(map(torch.equal, self.first, tensors)):

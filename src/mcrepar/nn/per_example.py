@@ -1,4 +1,9 @@
-"""An own draw of all weights for every datum: by vmap where it works, by a loop where not."""
+"""An own draw of all weights for every datum: by vmap where it works, by a loop where not.
+
+Data are the tensors that are passed by position, all of one length in dimension 0; what is passed by keyword beside
+them is shared by all data. Where nothing is passed by position, the tensors passed by keyword are the data. A tensor
+of no dimension is shared. No argument is taken for data because its length happens to be that of the batch.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,12 @@ if TYPE_CHECKING:
 
 def per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, its data, in dimension 0 of the arguments, having a draw each."""
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in bnn.net.modules()):
+        raise MethodError(
+            "forward='per_example' with BatchNorm in training",
+            "its statistics are those of a batch, and every datum runs alone",
+            "GroupNorm, another forward, or the norm layers in eval()",
+        )
     data = _Data.of(args, kwargs)
     draws = [bnn.draw() for _ in range(data.size)]
     out = _by_vmap(bnn, data, draws) if _vmaps(bnn) else None
@@ -73,13 +84,22 @@ class _Data:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Data:
-        """The arguments, the first tensor of which says how many data there are."""
-        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
+        """The arguments: data by position, or all of them by keyword."""
+        paths, spec = pytree.tree_flatten_with_path((args, dict(kwargs)))
+        tensors = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor) and leaf.dim()]
         if not tensors:
             raise MethodError("forward='per_example'", "no argument has a batch", "a tensor as an argument")
-        size = len(tensors[0])
-        return cls(leaves, spec, [isinstance(t, Tensor) and t.dim() > 0 and len(t) == size for t in leaves], size)
+        (first, *_), size = tensors[0][0], len(tensors[0][1])  # whether by position or by keyword
+        for (kind, *path), leaf in tensors:
+            if kind == first and len(leaf) != size:
+                raise MethodError(
+                    f"forward='per_example' with argument {pytree.keystr(tuple(path))}",
+                    f"its length is {len(leaf)}, and there are {size} data",
+                    "data by position, and what all of them share by keyword",
+                )
+        data = {id(leaf) for (kind, *_), leaf in tensors if kind == first}
+        leaves = [leaf for _, leaf in paths]
+        return cls(leaves, spec, [id(leaf) in data for leaf in leaves], size)
 
     def arguments(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of the same form."""
@@ -128,11 +148,8 @@ def _join(rows: Any, two: Any) -> Any:
 
 
 def _vmaps(bnn: BayesianModule) -> bool:
-    """Recurrent layers, norm layers in training and attention in eval (its fast path) have no batching rule."""
-    norm, attention = nn.modules.batchnorm._BatchNorm, nn.MultiheadAttention
+    """Recurrent layers and attention in eval (its fast path) have no batching rule."""
     return not any(
-        isinstance(m, nn.RNNBase)
-        or (isinstance(m, norm) and m.training)
-        or (isinstance(m, attention) and not m.training)
+        isinstance(m, nn.RNNBase) or (isinstance(m, nn.MultiheadAttention) and not m.training)
         for m in bnn.net.modules()
     )

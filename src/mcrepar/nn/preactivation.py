@@ -7,7 +7,7 @@ a = h loc^T, b^2 = (h^2) (scale^2)^T, and the parts p are the weight and a rando
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -134,25 +134,49 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
         if owner.mode == "per_example" or owner._frozen() is not None:
             what = "its layers run datum by datum" if owner.mode == "per_example" else "its weights are frozen"
             raise MethodError("last_layer_draws", what, "forward='weights' or 'local', outside of frozen(...)")
-    seen: list[tuple[nn.Module, Tensor, Any]] = []
+    seen: list[_Use] = []
 
-    def keep(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-        seen.append((layer, args[0], output))
+    def keep(layer: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Any) -> None:
+        features = args[0] if args else kwargs["input"]
+        seen.append(_Use(layer, features, output, (_content(features), _content(output))))
 
     with locked(owner._lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
-        for layer in homes:
-            stack.callback(layer.register_forward_hook(keep).remove)
+        for layer in homes:  # before the user's hooks, whose output is not the layer's
+            stack.callback(layer.register_forward_hook(keep, prepend=True, with_kwargs=True).remove)
         output = run()
-    if not seen or seen[-1][2] is not output:
+    if not seen or seen[-1].output is not output or seen[-1].changed:
         raise MethodError(
             "last_layer_draws",
             "the network's output is not that of a dense layer (nn.Linear), as it is",
             "last_layer_draws=None with draws=M, or a network that ends with nn.Linear",
         )
-    layer, features, _ = seen[-1]
-    if sum(other is layer for other, _, _ in seen) > 1:
-        raise _refusal(homes[layer][1], "it is used more than once, so its input depends on its weights")
-    return output, preactivation(layer, features, *homes[layer])
+    layer, name = seen[-1].layer, homes[seen[-1].layer][1]
+    if sum(use.layer is layer for use in seen) > 1:
+        raise _refusal(name, "it is used more than once, so its input depends on its weights")
+    if not {"weight", "bias"} <= layer._parameters.keys():  # weight_norm, spectral_norm, any parametrization
+        raise _refusal(name, "its weight or bias is parametrized, a function of other tensors")
+    return output, preactivation(layer, seen[-1].features, *homes[layer])
+
+
+@dataclass(frozen=True, eq=False)
+class _Use:
+    """One call of a dense layer, and what input and output held then."""
+
+    layer: nn.Module
+    features: Tensor
+    output: Tensor
+    contents: tuple[int | Tensor, int | Tensor]
+
+    @property
+    def changed(self) -> bool:
+        """Whether either was written to since: x += 1, nn.ReLU(inplace=True)."""
+        pairs = zip(self.contents, (self.features, self.output), strict=True)
+        return any(not torch.equal(c, t) if isinstance(c, Tensor) else c != t._version for c, t in pairs)
+
+
+def _content(tensor: Tensor) -> int | Tensor:
+    """The number of writes to a tensor; under torch.inference_mode, where nobody counts, a copy."""
+    return tensor.clone() if tensor.is_inference() else tensor._version
 
 
 def _dense(module: nn.Module) -> bool:

@@ -49,7 +49,11 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> None:
         raise ParameterError(
             f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
         )
-    write(_path("save", folder), *_described(bnn))
+    path = _path("save", folder)
+    with bnn._lock:
+        bnn.slots.check(bnn.net)
+        config, tensors = _described(bnn)
+    write(path, config, tensors)
 
 
 def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
@@ -138,6 +142,10 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
     }
     named = {"net.": plain, "latents.": bnn.latents.state_dict(), "shelf.": shelf.tensors}
     tensors = {prefix + name: t for prefix, group in named.items() for name, t in group.items()}
+    for name, t in tensors.items():
+        if t.layout is not torch.strided or t.is_meta or t.is_quantized or t.dtype == torch.complex128:
+            kind = "a tensor without data" if t.is_meta else f"{t.dtype}, {t.layout}"
+            raise ParameterError("save(bnn, folder)", f"{name} is {kind}, which cannot be written", "dense tensors")
     return config, {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
 
 
@@ -147,8 +155,13 @@ def _chosen(config: Mapping[str, Json], shelf: Shelf, net: nn.Module) -> list[tu
 
 
 def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str, Tensor], shelf: Shelf) -> None:
-    plain = _under("net.", tensors)
-    bnn.net.load_state_dict({**plain, **{name: plain[first] for name, first in config["tied"].items()}})
+    plain, state = _under("net.", tensors), bnn.net.state_dict(keep_vars=True)
+    for tensor in state.values():
+        if any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True)):
+            tensor.data = tensor.data.contiguous()  # numbers in one place of memory, which nothing can be copied to
+    state.clear()  # what stays are the versions of its modules, which some of them ask for
+    state.update({**plain, **{name: plain[first] for name, first in config["tied"].items()}})
+    bnn.net.load_state_dict(state)
     saved, present = _under("latents.", tensors), bnn.latents.state_dict()
     for name, tensor in present.items():
         if name in saved and saved[name].dtype != tensor.dtype:

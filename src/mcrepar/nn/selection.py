@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils import _pytree as pytree
 
 from mcrepar.errors import ParameterError
 
@@ -48,19 +51,33 @@ def places(net: nn.Module) -> list[Place]:
     return [Place(parameter, tuple(owners), tuple(names)) for parameter, owners, names in found.values()]
 
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORM_NAME = re.compile(r"[Nn]orm(alization)?(\d\w*)?$|(Batch|Layer|Group|Instance|RMS)Norm(?![a-z])")
+
+
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises: torch's own and, by their names, everyone's."""
-    return "norm" in type(module).__name__.lower()
+    """Whether a module normalises: torch's own and, by their names, everyone's.
+
+    >>> [bool(NORM_NAME.search(name)) for name in ("T5LayerNorm", "BatchNormAct2d", "NormalHead")]
+    [True, True, False]
+    """
+    return isinstance(module, NORMS) or NORM_NAME.search(type(module).__name__) is not None
 
 
 def selected(net: nn.Module, select: Select) -> list[Place]:
     """The parameters that become random: all floating ones that are trained, norm layers aside, or what was asked."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
+        why = "a part of it is compiled by torch.jit, and its weights cannot be swapped"
+        raise ParameterError("bayesian(net)", why, "the network before torch.jit.script or torch.jit.trace")
     every = places(net)
     if not every:
         raise ParameterError("bayesian(net)", "the network has no parameters", "a network with weights")
     lazy = next((p.name for p in every if isinstance(p.parameter, UninitializedParameter)), None)
     if lazy is not None:
         raise ParameterError("bayesian(net)", f"{lazy} has no shape yet", "net(x) once, and then bayesian(net)")
+    meta = next((p.name for p in every if p.parameter.is_meta), None)
+    if meta is not None:
+        raise ParameterError("bayesian(net)", f"{meta} is on the meta device, without values", "a network with weights")
     free = [p for p in every if p.parameter.requires_grad and p.parameter.is_floating_point()]
     if select is None:
         chosen = [p for p in free if not any(is_norm(owner) for owner in p.owners)]
@@ -72,14 +89,42 @@ def selected(net: nn.Module, select: Select) -> list[Place]:
             wrong = f"bayesian(net, select={select!r})"
             raise ParameterError(wrong, "it is neither a function nor patterns", f"names such as {_some(every)}")
         for pattern in patterns:
-            if not any(_matches(pattern, p) for p in every):
+            found = [p for p in every if _matches(pattern, p)]
+            if not found:
                 raise _unknown("select", pattern, every)
+            if not any(p in free for p in found):
+                raise ParameterError(
+                    f"bayesian(net, select=...) with {pattern!r}",
+                    f"all that it matches is {_unfit(found[0].parameter)}, such as {found[0].name}",
+                    "names of trainable floating-point parameters",
+                )
         chosen = [p for p in free if any(_matches(pattern, p) for pattern in patterns)]
     if not chosen:
         raise ParameterError(
             "bayesian(net, select=...)", "it selects no trainable parameter", f"names such as {_some(every)}"
         )
+    _check_held(net, chosen)
     return chosen
+
+
+def _unfit(parameter: nn.Parameter) -> str:
+    return "complex" if parameter.is_complex() else "frozen (requires_grad=False)"
+
+
+def _check_held(net: nn.Module, chosen: Sequence[Place]) -> None:
+    """Refuse a parameter that an ordinary attribute holds too: there it would stay as it is."""
+    ours = {id(p.parameter): p.name for p in chosen}
+    for name, module in net.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute == "_parameters" or (isinstance(module, nn.RNNBase) and attribute == "_flat_weights"):
+                continue
+            held = next((ours[id(leaf)] for leaf in pytree.tree_leaves(value) if id(leaf) in ours), None)
+            if held is not None:
+                raise ParameterError(
+                    "bayesian(net)",
+                    f"the attribute {f'{name}.{attribute}'.lstrip('.')} holds {held} too, and would keep its old value",
+                    "the parameter by its name in forward, or select=... without it",
+                )
 
 
 def options_of(place: Place, overrides: Overrides) -> dict[str, Any]:
@@ -151,5 +196,7 @@ def spread(place: Place) -> float:
 
 
 def _deviation(values: Tensor) -> float:
-    values = values.detach().double()
-    return float(values.std()) if values.numel() > 1 else float(values.abs().sum())
+    """The standard deviation of a tensor; the size of its values where they are all equal."""
+    values = values.detach().double().flatten()
+    varied = bool((values != values[:1]).any())  # the deviation of equal numbers may be a rounding error
+    return float(values.std() if varied else values[:1].abs().sum())

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import warnings
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
+from mcrepar.nn.folder import digest_of
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
@@ -54,7 +54,7 @@ def write(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
                 raise OSError(f"torch could not write it: {error}") from None
             file.flush()
             os.fsync(file.fileno())
-        path = folder / f"step-{step:08d}.{_digest(fresh)}.pt"
+        path = folder / f"step-{step:08d}.{digest_of(fresh)[:16]}.pt"
         fresh.replace(path)
         settle(folder)
     finally:
@@ -72,7 +72,7 @@ def newest(folder: Path) -> Found | None:
     for path in paths:
         match = NAME.fullmatch(path.name)
         assert match is not None
-        if _digest(path) == match[2]:
+        if digest_of(path)[:16] == match[2]:
             return Found(path, torch.load(path, map_location="cpu", weights_only=True))
         warnings.warn(f"{path.name} is damaged and was left out; the one before it is taken", stacklevel=2)
     if paths:
@@ -119,11 +119,3 @@ def _listed(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
     found = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.name[:13], path.stat().st_mtime), reverse=True)
-
-
-def _digest(path: Path) -> str:
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            sha.update(block)
-    return sha.hexdigest()[:16]

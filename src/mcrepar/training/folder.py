@@ -76,11 +76,7 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """What run.json says; empty where it is not there yet."""
-        try:
-            found = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_run(self.path)
 
     def begin(self, facts: Mapping[str, Any], state_bytes: int) -> None:
         """Take the folder, and write config.yaml and run.json.
@@ -165,3 +161,16 @@ def _surroundings(config: TrainConfig) -> dict[str, Any]:
         },
         "seed": config.seed,
     }
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What run.json says; nothing where it is not there.
+
+    Args:
+        folder: of the run.
+    """
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from mcrepar import plots
 from mcrepar.training import report_words as words
+from mcrepar.training.folder import read_run
 from mcrepar.training.report_figures import Panel, panels
-from mcrepar.training.report_files import read_log, read_results, read_run, read_text
+from mcrepar.training.report_files import read_log, read_results, read_text
 from mcrepar.training.report_pictures import GROUPS
 from mcrepar.training.whole_file import write_bytes
 

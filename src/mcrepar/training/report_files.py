@@ -47,19 +47,6 @@ def read_log(folder: Path) -> dict[str, NDArray[np.float64]]:
         return {}
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """What run.json says; nothing where it is not there.
-
-    Args:
-        folder: of the run.
-    """
-    try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def read_text(path: Path) -> str:
     """A text file, or nothing where it is not there.
 
