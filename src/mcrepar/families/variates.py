@@ -8,6 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mcrepar.families.cores import on_cores
+
+BLOCK = 2**17  # numbers that one generator draws where there are many: torch draws on one core only
+ALONE = 4 * BLOCK  # below it threads cost more than they save
+GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
+
 
 @dataclass(frozen=True)
 class Source:
@@ -25,8 +31,21 @@ class Source:
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
     def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
-        """N(mean, std^2)."""
-        return self._empty(size).normal_(mean, std, generator=self.generator)
+        """N(mean, std^2); many of them on all cores, the same numbers whatever their count."""
+        out = self._empty(size)
+        if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
+            return out.normal_(mean, std, generator=self.generator)
+        blocks = torch.split(out.view(-1), BLOCK)
+        seed = int(torch.randint(2**62, (), generator=self.generator).item())
+
+        def fill(share: list[int]) -> None:
+            generator = torch.Generator()
+            for k in share:
+                generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63)
+                blocks[k].normal_(mean, std, generator=generator)
+
+        on_cores(len(blocks), torch.get_num_threads(), fill)
+        return out
 
     def uniform(self, *size: int, low: float = 0.0) -> Tensor:
         """Uniform on [low, 1)."""

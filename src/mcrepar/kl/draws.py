@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mcrepar.families.cores import on_cores
 from mcrepar.families.noises import Noise
-from mcrepar.kl.cores import on_cores
+from mcrepar.families.variates import GOLDEN
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
 SPLIT = 2**20  # numbers in the table of block radii of a joint law
-GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
 
 
 def new_seed(generator: torch.Generator | None, device: torch.device) -> int:
