@@ -1,5 +1,7 @@
 """Normals that are drawn in blocks on all cores are normals, and the same on any number of cores."""
 
+import itertools
+
 import pytest
 import torch
 from scipy import stats
@@ -34,7 +36,7 @@ def test_many_are_normal_and_no_block_repeats_another():
     z = drawn(MANY, mean=2.0, std=3.0).double()
     assert stats.kstest(z.numpy(), "norm", (2.0, 3.0)).pvalue > 1e-6
     blocks = ((z - 2) / 3)[: 4 * BLOCK].view(4, BLOCK)
-    for a, b in zip(blocks, blocks[1:], strict=False):
+    for a, b in itertools.pairwise(blocks):
         assert abs(torch.dot(a, b).item()) < 5 * BLOCK**0.5
 
 
