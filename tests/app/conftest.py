@@ -57,7 +57,7 @@ def server(runs_folder):
     stop_server(process)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it lives its event loop runs, and no other test of the process can have one
 def chromium(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("no Chromium was found: `apt-get install chromium` brings one, and these tests then run")

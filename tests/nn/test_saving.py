@@ -254,7 +254,7 @@ def test_other_refusals_of_save(tmp_path):
     with pytest.raises(ParameterError, match=r"another config.json"):
         save(bnn, tmp_path / "hub")
     assert (tmp_path / "hub" / "config.json").read_text() == '{"model_type": "bert"}'
-    bnn.calibrate(torch.zeros(2, 4), object())
+    bnn.calibration.keep((torch.zeros(2, 4), object()), {})
     with pytest.raises(ParameterError, match="a object"):
         save(bnn, tmp_path / "model")
 

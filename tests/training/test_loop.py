@@ -251,7 +251,7 @@ class Broken:
 
         def spoiled(self, x, y, now):
             if part == "loss" and now >= step:
-                x = x * 3e38  # overflows inside the network, in its norm statistics too
+                x = (x * 3e38).clamp(-3e38, 3e38)  # overflows inside the network, in its norm statistics too
             e = objective(self, x, y, now)
             if part == "gradient" and now >= step:
                 self.net.get_parameter("net.norm.weight").register_hook(lambda grad: grad * float("inf"))

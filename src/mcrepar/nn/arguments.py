@@ -52,7 +52,9 @@ def _options(given: Mapping[str, Any]) -> Options:
 def check_place(place: Place, options: Options, forward: str) -> None:
     """Refuse families, a prior's tensors or a forward that do not suit a parameter, with its name."""
     p, free = options.prior, without_row(place.parameter.detach(), place.held)
-    if not place.parameter.is_meta and not bool(place.parameter.isfinite().all()):
+    if place.parameter.is_meta:
+        raise ParameterError("bayesian(net)", f"{place.name} is on the meta device, without values", "one with weights")
+    if not bool(place.parameter.isfinite().all()):
         raise ParameterError(f"bayesian(net) with {place.name}", "it holds NaN or inf", "a network of finite weights")
     try:
         if options.pretrained and "loc" not in p.values:

@@ -75,9 +75,6 @@ def selected(net: nn.Module, select: Select) -> list[Place]:
     lazy = next((p.name for p in every if isinstance(p.parameter, UninitializedParameter)), None)
     if lazy is not None:
         raise ParameterError("bayesian(net)", f"{lazy} has no shape yet", "net(x) once, and then bayesian(net)")
-    meta = next((p.name for p in every if p.parameter.is_meta), None)
-    if meta is not None:
-        raise ParameterError("bayesian(net)", f"{meta} is on the meta device, without values", "a network with weights")
     free = [p for p in every if p.parameter.requires_grad and p.parameter.is_floating_point()]
     if select is None:
         chosen = [p for p in free if not any(is_norm(owner) for owner in p.owners)]
