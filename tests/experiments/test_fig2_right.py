@@ -4,7 +4,8 @@ import pytest
 from tests.experiments.tiny import tiny
 
 from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig2_right import EXPERIMENT, PAPER, bytes_per_draw, judge, largest, predictions, volume_table
+from mcrepar.experiments.fig2_right import EXPERIMENT, PAPER, judge
+from mcrepar.experiments.fitting import bytes_per_draw, largest, predictions, volume_table
 from mcrepar.models import MODELS
 
 

@@ -2,8 +2,8 @@ import pytest
 from tests.experiments.tiny import tiny
 
 from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig2_right import GIB
 from mcrepar.experiments.fig6 import EXPERIMENT, fitting, judge, tell
+from mcrepar.experiments.fitting import GIB
 from mcrepar.models import MODELS
 
 

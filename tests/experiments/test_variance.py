@@ -4,7 +4,8 @@ import torch
 from tests.experiments.tiny import tiny
 
 import mcrepar
-from mcrepar.experiments.variance import DISTANCE, EXPERIMENT, variances
+from mcrepar.experiments.estimate_law import variances
+from mcrepar.experiments.variance import DISTANCE, EXPERIMENT
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_formulas_against_brute_force(name):
     w = DISTANCE + sigma * xi
     value, loc, scale = (w**2 / 2).sum(2).mean(1), w.mean(1), (w * xi).mean(1)
     q = mcrepar.posterior(name, loc=torch.zeros(size), scale=torch.ones(size))
-    law = variances(q, s, draws, "exact")
+    law = variances(q, DISTANCE, s, draws, "exact")
     for level, sample in (("value", value), ("loc", loc[:, 0]), ("scale", scale[:, 0])):
         assert law[level] == pytest.approx(sample.var(), rel=0.1)
 

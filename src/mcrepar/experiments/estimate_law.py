@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcrepar.errors import ParameterError
+
+if TYPE_CHECKING:
+    from mcrepar.families.posterior import Posterior
 
 ENTROPIES = ("exact", "mc")
 _WILSON_HILFERTY = 1e4  # the shape of a Gamma variable from which its cube root is normal to all digits that matter
@@ -115,6 +118,31 @@ class NormalPair:
         z, c = _centred_sum(draws, simulations, rng)
         first, second = z / math.sqrt(draws), c / draws  # mean of xi, mean of xi^2 minus 1
         return s * first / b**2, (self.distance * first + s * second) / b**2
+
+
+def variances(q: Posterior, distance: float, deviation: float, draws: int, entropy: str) -> dict[str, float]:
+    """The formulas of math.md D4, with the prior N(0, 1), for D equal weights: of the KL and of one weight's gradients.
+
+    Args:
+        q: the posterior.
+        distance: of its mean from the prior's.
+        deviation: of a weight.
+        draws: M.
+        entropy: "exact", or "mc" where log q is sampled too.
+    """
+    size, m, s = q.numel, distance, deviation
+    if not q.noise.joint:
+        pair = NormalPair(s, m)
+        loc, scale = pair.gradient_std(draws)
+        return {"value": pair.std(size, draws, entropy) ** 2, "loc": loc**2, "scale": scale**2}
+    sigma2 = s * s * size  # of the tensor's scale; E xi^2 = 1/d, E xi^4 = 9 / (d (d + 2))
+    fourth, second = 9 / (size * (size + 2)), 1 / size
+    quadratic = (6 * size + 2 * (size - 1) * size) * sigma2**2 / (4 * size * (size + 2))
+    return {
+        "value": (size * m * m * s * s + quadratic) / draws,
+        "loc": s * s / draws,
+        "scale": (m * m * second + sigma2 * (fourth - second**2)) / draws,
+    }
 
 
 def _centred_sum(count: int, simulations: int, rng: np.random.Generator) -> tuple[Array, Array]:

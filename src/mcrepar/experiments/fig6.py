@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mcrepar.experiments.experiment import Bench, Experiment, Finding, Part, Results, Row, markdown
-from mcrepar.experiments.fig2_right import GIB, MANY, PROBE, bytes_per_draw, largest
+from mcrepar.experiments.fitting import GIB, MANY, PROBE, bytes_per_draw, largest
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.timed_steps import median_seconds
 from mcrepar.experiments.training_step import TrainingStep

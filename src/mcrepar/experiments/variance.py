@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcrepar.experiments.estimate_law import NormalPair
+from mcrepar.experiments.estimate_law import NormalPair, variances
 from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
 from mcrepar.experiments.pair_curves import without_taylor_warning
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.power_law import power
-from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
@@ -100,7 +99,7 @@ def _case(part: Part, case: tuple[int, float, int], estimates: int, generator: t
             found = [value.detach(), *torch.autograd.grad(value, q.learned)]
             for level, a, b in zip(LEVELS, found, truth, strict=True):
                 squares[level].append(float((a - b).square().mean()))  # all weights are alike
-    law = variances(q, deviation, draws, entropy) if method in SAMPLED else dict.fromkeys(LEVELS, 0.0)
+    law = variances(q, DISTANCE, deviation, draws, entropy) if method in SAMPLED else dict.fromkeys(LEVELS, 0.0)
     out: Row = {"draws": draws, "deviation": deviation, "size": size, "kl": exact.item()}
     for level, sample in squares.items():
         count = 1 if level == "value" or q.noise.joint else size
@@ -125,30 +124,6 @@ def _z(sample: Sequence[float], law: float, count: int) -> float:
         return 0.0 if float(values.max()) < 1e-18 else 1e6
     error = max(float(values.std(ddof=1)), law * math.sqrt(2 / count)) / math.sqrt(len(values))
     return (float(values.mean()) - law) / error
-
-
-def variances(q: Posterior, deviation: float, draws: int, entropy: str) -> dict[str, float]:
-    """The formulas of math.md D4, with the prior N(0, 1), for D equal weights: of the KL and of one weight's gradients.
-
-    Args:
-        q: the posterior.
-        deviation: of a weight.
-        draws: M.
-        entropy: "exact", or "mc" where log q is sampled too.
-    """
-    size, m, s = q.numel, DISTANCE, deviation
-    if not q.noise.joint:
-        pair = NormalPair(s, m)
-        loc, scale = pair.gradient_std(draws)
-        return {"value": pair.std(size, draws, entropy) ** 2, "loc": loc**2, "scale": scale**2}
-    sigma2 = s * s * size  # of the tensor's scale; E xi^2 = 1/d, E xi^4 = 9 / (d (d + 2))
-    fourth, second = 9 / (size * (size + 2)), 1 / size
-    quadratic = (6 * size + 2 * (size - 1) * size) * sigma2**2 / (4 * size * (size + 2))
-    return {
-        "value": (size * m * m * s * s + quadratic) / draws,
-        "loc": s * s / draws,
-        "scale": (m * m * second + sigma2 * (fourth - second**2)) / draws,
-    }
 
 
 def _large(bench: Bench) -> Row:
