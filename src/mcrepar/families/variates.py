@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,29 +28,33 @@ class Source:
     device: torch.device | str
     generator: torch.Generator | None = None
 
-    def _empty(self, size: tuple[int, ...]) -> Tensor:
-        return torch.empty(size, dtype=self.dtype, device=self.device)
-
     def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
-        """N(mean, std^2); many of them on all cores, the same numbers whatever their count."""
-        out = self._empty(size)
-        if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
-            return out.normal_(mean, std, generator=self.generator)
-        blocks = torch.split(out.view(-1), BLOCK)
-        seed = int(torch.randint(2**62, (), generator=self.generator).item())
-
-        def fill(share: list[int]) -> None:
-            generator = torch.Generator()
-            for k in share:
-                generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63)
-                blocks[k].normal_(mean, std, generator=generator)
-
-        on_cores(len(blocks), torch.get_num_threads(), fill)
-        return out
+        """N(mean, std^2)."""
+        return self._filled(size, lambda part, generator: part.normal_(mean, std, generator=generator))
 
     def uniform(self, *size: int, low: float = 0.0) -> Tensor:
         """Uniform on [low, 1)."""
-        return self._empty(size).uniform_(low, 1.0, generator=self.generator)
+        return self._filled(size, lambda part, generator: part.uniform_(low, 1.0, generator=generator))
+
+    def exponential(self, *size: int) -> Tensor:
+        """Exponential of mean 1."""
+        return self._filled(size, lambda part, generator: part.exponential_(generator=generator))
+
+    def _filled(self, size: tuple[int, ...], fill: Callable[[Tensor, torch.Generator | None], Tensor]) -> Tensor:
+        """A tensor of draws: many of them on all cores, the same numbers whatever the number of cores."""
+        out = torch.empty(size, dtype=self.dtype, device=self.device)
+        if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
+            return fill(out, self.generator)
+        blocks = torch.split(out.view(-1), BLOCK)
+        seed = int(torch.randint(2**62, (), generator=self.generator).item())
+
+        def work(share: list[int]) -> None:
+            generator = torch.Generator()
+            for k in share:
+                fill(blocks[k], generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63))
+
+        on_cores(len(blocks), torch.get_num_threads(), work)
+        return out
 
     def gamma(self, shape: float, *size: int, scale: float = 1.0, normal_from: float = math.inf) -> Tensor:
         """Variates of scale * Gamma(shape), by the cube of a normal from shape `normal_from` on.
@@ -61,7 +66,7 @@ class Source:
             h, root = 1 / (9 * shape), (scale * shape) ** (1 / 3)
             return self.normal(*size, mean=root * (1 - h), std=root * math.sqrt(h)).pow_(3)
         if shape == 1:
-            out = self._empty(size).exponential_(generator=self.generator)
+            out = self.exponential(*size)
         else:
             alpha = torch.full((1,), shape, dtype=self.dtype, device=self.device).expand(size)
             out = torch._standard_gamma(alpha, generator=self.generator)

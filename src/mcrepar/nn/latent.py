@@ -24,8 +24,7 @@ from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.checks import check_finite
 from mcrepar.kl.divergence import apply_plan
-from mcrepar.kl.draws import CPU_BLOCK, Walk, new_seed
-from mcrepar.kl.estimator import DEFAULT_BYTES, Estimator
+from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.layout import unflat
 from mcrepar.kl.plan import Plan, plan_pair
 
@@ -170,13 +169,9 @@ class Latent(nn.Module):
             raise error.within(self.name) from None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """A fresh xi in the layout of the weights, drawn on all cores where the tensor is large."""
+        """A fresh xi in the layout of the weights."""
         rho, q = self.log_scale, self.options.posterior
         law, size = q.row.noise(q.fixed, rho.numel()), rho.numel()
-        threaded = rho.device.type == "cpu" and not torch.compiler.is_compiling()
-        if threaded and size > 4 * CPU_BLOCK and torch.get_num_threads() > 1:
-            walk = Walk(law, 1, size, rho.dtype, rho.device, new_seed(generator, rho.device), DEFAULT_BYTES)
-            return laid_out(walk.all()[0], rho)
         return laid_out(law.draw(1, size, dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
