@@ -21,6 +21,7 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/kl.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/peers.py
 
 clean:
 	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov

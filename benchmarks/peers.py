@@ -21,6 +21,7 @@ import peers_checks
 import peers_environment
 import peers_figure
 import peers_steps
+import readme
 from peers_checks import CHECKS
 from peers_libraries import LIBRARIES
 from peers_steps import PRIOR, STEPS, Step
@@ -219,6 +220,8 @@ def main() -> None:
     found = measure(arguments.environment, arguments.quick)
     (out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
     peers_figure.draw(found, figures)
+    if not arguments.out:
+        readme.rewrite("peers")
     print(table(found["checks"]))
     for row in found["targets"]:
         goal = f"at least {row['at least']:g}" if "at least" in row else f"at most {row['at most']:g}"

@@ -43,7 +43,44 @@ def step_block(found: dict[str, Any]) -> list[str]:
     return [head, "", *table, "", f"Predictions over as many deterministic forwards: {predicts}."]
 
 
-BLOCKS: dict[str, Callable[[dict[str, Any]], list[str]]] = {"kl": kl_block, "step": step_block}
+def peers_block(found: dict[str, Any]) -> list[str]:
+    """A step with M = 1000 by our methods and by other libraries, and which points of correctness they pass."""
+    head = (
+        f"One training step of PreActResNet-18 with M = 1000 (batch {found['settings']['batch']}, "
+        f"{found['pair'].partition(':')[0]}; {_where(found)}; `make bench`):"
+    )
+    steps = {name: step for name, step in found["steps"].items() if step["points"] and "closed form" not in name}
+    rows = [f"| {name} | {step['M is spent on']} | {_thousand(step)} |" for name, step in steps.items()]
+    table = ["| step by | M is spent on | seconds | GB at the peak |", "|---|---|---|---|", *rows]
+    points = {name: checked["points"].values() for name, checked in found["checks"].items()}
+    passed = "; ".join(
+        f"{name} {found['checks'][name]['version']} {sum(point['passed'] is True for point in those)} of "
+        f"{sum(point['passed'] is not None for point in those)}"
+        for name, those in points.items()
+    )
+    goals = "; ".join(
+        f"{row['what']} **{row['ratio']:,.3g}x** ({_bound(row)}{'' if row['met'] else ': missed'})"
+        for row in found["targets"]
+        if "at least" in row
+    )
+    return [head, "", *table, "", f"{goals[:1].upper()}{goals[1:]}.", "", f"Points of correctness passed: {passed}."]
+
+
+def _thousand(step: dict[str, Any]) -> str:
+    """Seconds and peak at M = 1000, or the only ones; ~ where they are extrapolated, a dash where the curve ended."""
+    point = next((p for p in step["points"] if p["M"] == 1000 or not step["has M"]), None)
+    if point is None:
+        return "- | -"
+    about = "~" if point["extrapolated"] else ""
+    return f"{about}{point['seconds']:,.3g} | {about}{point['peak_bytes'] * 1e-9:,.3g}"
+
+
+def _bound(row: dict[str, Any]) -> str:
+    guessed = f", {' and '.join(row['extrapolated'])} extrapolated" if row["extrapolated"] else ""
+    return f"target {row['at least']:g}x{guessed}"
+
+
+BLOCKS: dict[str, Callable[[dict[str, Any]], list[str]]] = {"kl": kl_block, "step": step_block, "peers": peers_block}
 
 
 def block(name: str, found: dict[str, Any]) -> str:

@@ -268,15 +268,17 @@ def test_train_refuses_before_any_work(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("nosuch: 1", "does not accept option 'nosuch'"),
-        ("epochs: many", "epochs"),
-        ("augment: twice", "augment"),
-        ("[", "config"),
-    ],
+    ("text", "why"), [("nosuch: 1", "no option 'nosuch'"), ("", "no options"), ("[", "cannot be read")]
 )
-def test_a_config_that_is_wrong_exits_with_2(text, why, tmp_path, capsys):
+def test_a_config_that_holds_no_options_is_refused(text, why, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text(text)
+    assert why in refuse(capsys, *tiny(tmp_path, "--config", str(tmp_path / "a.yaml")))
+    assert why in refuse(capsys, *tiny(tmp_path, f"--config={tmp_path / 'a.yaml'}"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("text", "why"), [("epochs: many", "epochs"), ("augment: twice", "augment")])
+def test_a_config_with_a_wrong_value_exits_with_2(text, why, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(SystemExit) as stop:
         main(tiny(tmp_path, "--config", str(tmp_path / "a.yaml")))

@@ -59,6 +59,22 @@ def test_we_pass_every_point(found):
     assert {name: point for name, point in points.items() if point["passed"] is not True} == {}
 
 
+def test_the_readme_tells_measured_from_extrapolated(found, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import readme
+
+    steps = {name: {**step, "points": list(step["points"])} for name, step in found["steps"].items()}
+    point = {"M": 1000, "seconds": 2.0, "peak_bytes": 3e9}
+    steps["stats"]["points"].append({**point, "extrapolated": False})
+    steps["direct"]["points"].append({**point, "seconds": 1234.0, "extrapolated": True})
+    text = readme.block("peers", {**found, "steps": steps})
+    assert all(f"| {name} |" in text for name in OURS)
+    assert "| 2 | 3 |" in text
+    assert "| ~1,230 | ~3 |" in text
+    assert "| repar | the KL | - | - |" in text.replace(steps["repar"]["M is spent on"], "the KL")
+    assert "12 of 12" in text
+
+
 def test_a_quick_run_does_not_replace_measured_numbers():
     done = run("--quick")
     assert done.returncode == 2

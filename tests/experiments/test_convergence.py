@@ -9,7 +9,7 @@ from mcrepar.experiments.experiment import Results
 def results(accuracies: dict, wide: float = 0.001) -> Results:
     rows = [
         made_up(study, m, k, accuracy + (wide if m == 1 else 0.001) * (k - 1))
-        for study in ("resnet20", "resnet20-whole")
+        for study in ("resnet8", "resnet8-whole")
         for m, accuracy in accuracies.items()
         for k in range(3)
     ]

@@ -9,7 +9,7 @@ from mcrepar.models import MODELS
 def row(network: str, pass_seconds: float = 1.0, draw_seconds: float = 0.01, kind: str = "network") -> dict:
     """A network whose forward and backward take a time, and whose draw of all weights takes another."""
     seconds = {f"accumulate {m}": m * pass_seconds for m in (1, 3)}
-    seconds |= {f"repar {m}": pass_seconds + m * draw_seconds for m in (1, 100)}
+    seconds |= {f"repar {m}": pass_seconds + m * draw_seconds for m in (1, 20)}
     seconds |= {"stats 1000": pass_seconds + draw_seconds, f"stats {MANY}": pass_seconds + draw_seconds,
                 "exact": pass_seconds}  # fmt: skip
     return {"kind": kind, "network": network, "weights": 10, "seconds": seconds}

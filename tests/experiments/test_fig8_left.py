@@ -9,7 +9,7 @@ from mcrepar.experiments.fig8_left import EXPERIMENT, judge
 def results(accuracy: dict, wide: dict | None = None) -> Results:
     """Three replications of each M."""
     wide = wide or {}
-    rows = [made_up("resnet20", m, k, a + wide.get(m, 0.001) * (k - 1)) for m, a in accuracy.items() for k in range(3)]
+    rows = [made_up("resnet8", m, k, a + wide.get(m, 0.001) * (k - 1)) for m, a in accuracy.items() for k in range(3)]
     return Results(EXPERIMENT.settings["cpu"], rows)
 
 

@@ -36,7 +36,13 @@ def test_yaml_brings_back_the_same_options(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("a: [", "cannot be read"), ("just words", "no options"), ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'")],
+    [
+        ("a: [", "cannot be read"),
+        ("just words", "no options"),
+        ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'"),
+        ("epochs: abc\n", "config.yaml.*--epochs 'abc'.*no value of.*int"),
+        ("epochs: 0\n", "less than 1"),
+    ],
 )
 def test_a_file_that_is_no_config_is_refused(text, why, tmp_path):
     path = tmp_path / "config.yaml"
@@ -63,6 +69,12 @@ def test_numbers_that_are_too_small_are_refused(name):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        ({"epochs": "3"}, "no value of"),
+        ({"epochs": 3.0}, "no value of"),
+        ({"epochs": True}, "no value of"),
+        ({"clip": "much"}, "no value of"),
+        ({"precision": "fp8"}, "no value of"),
+        ({"prior_options": [1]}, "no value of"),
         ({"lr": 0.0}, "not positive"),
         ({"lr": float("nan")}, "not positive"),
         ({"start_std": -1.0}, "not positive"),
@@ -89,9 +101,12 @@ def test_names_are_those_of_the_dataclass():
     assert set(names()) == {f.name for f in fields(TrainConfig)}
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [("augment", {"auto", *AUGMENTATIONS}), ("forward", FORWARDS), ("kl_schedule", SCHEDULES)]
-)
+@pytest.mark.parametrize(("name", "table"), [("augment", {"auto", *AUGMENTATIONS}), ("kl_schedule", SCHEDULES)])
 def test_words_are_those_of_the_tables(name, table):
     """An option whose words the command line knows offers every row of its table, and no other."""
     assert set(get_args(get_type_hints(TrainConfig)[name])) == set(table)
+
+
+def test_the_help_names_every_forward():
+    (meaning,) = (f.metadata["help"] for f in fields(TrainConfig) if f.name == "forward")
+    assert all(name in meaning for name in FORWARDS)

@@ -46,7 +46,7 @@ class Settings:
     image: int
     volume: int
     rounds: int
-    repar: tuple[int, int] = (1, 100)
+    repar: tuple[int, int] = (1, 20)
     accumulated: tuple[int, int] = (1, 3)
     verified: tuple[str, int] = ("resnet20", 100)
 

@@ -185,23 +185,28 @@ def ratio_text(ratio: float | None, count: int) -> str:
 
 _FAST: dict[str, Any] = {"batch_size": 128, "lr": 0.01, "lr_schedule": "onecycle", "scale_lr": 2.0}
 _PAPER: dict[str, Any] = {"epochs": 100, "batch_size": 32, "kl_schedule": "graves"}
-_VOLUMES: dict[str, Any] = {**TEMPERED, "augment": "flip", "batch_size": 32, "lr": 0.003, "lr_schedule": "onecycle",
-                            "scale_lr": 2.0, "calibration": 64}  # fmt: skip
+# Millions of weights and hundreds of volumes: the KL of a datum is thousands of nats, so that beta must be smaller.
+_VOLUMES: dict[str, Any] = {
+    "prior_options": {"scale": "optimal"}, "kl_schedule": "linear", "kl_warmup": 0.3, "beta": 1e-3, "start_std": 0.05,
+    "augment": "flip", "batch_size": 16, "lr": 0.003, "lr_schedule": "onecycle", "scale_lr": 2.0, "calibration": 64,
+}  # fmt: skip
 IMAGES = {
     "tiny": Training("digits", "fcnet", 5, {**TEMPERED, **_FAST, "model_options": {"hidden": [24]}, "epochs": 2}),
-    "cpu": Training("cifar10", "resnet20", 30, {**TEMPERED, **_FAST, "epochs": 8, "calibration": 1024}),
+    "cpu": Training("cifar10", "resnet20", 30, {
+        **TEMPERED, **_FAST, "model_options": {"blocks": 1}, "epochs": 4, "calibration": 1024}),
     "paper": Training("cifar10", "preact_resnet50", 100, {**_PAPER, "calibration": 1024}),
-}
+}  # fmt: skip
 BRAIN = {
     "tiny": Training("brain", "unet3d_encoder", 5, {
         **_VOLUMES, "data_options": {"size": [14, 14, 14], "subjects": 24}, "model_options": {"width": 2}, "epochs": 2,
         "batch_size": 9, "calibration": 8}),
-    "cpu": Training("brain", "unet3d_encoder", 100, {**_VOLUMES, "epochs": 20}),
+    "cpu": Training("brain", "unet3d_encoder", 100, {
+        **_VOLUMES, "data_options": {"size": [20, 24, 20]}, "epochs": 12}),
     "paper": Training("brain", "unet3d_encoder", 100, {
         **_PAPER, "augment": "flip", "data_options": {"size": [105, 127, 105]}, "calibration": 64}),
 }  # fmt: skip
 _ADRENAL = {"data_options": {"file": "adrenalmnist3d.npz"}}
 ADRENAL = {
-    "cpu": Training("medmnist", "unet3d_encoder", 100, {**_VOLUMES, **_ADRENAL, "epochs": 12}),
+    "cpu": Training("medmnist", "unet3d_encoder", 100, {**_VOLUMES, **_ADRENAL, "batch_size": 32, "epochs": 6}),
     "paper": Training("medmnist", "unet3d_encoder", 100, {**_PAPER, **_ADRENAL, "augment": "flip", "calibration": 64}),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.training.config import GROUPS, TrainConfig, flag, names
+from mcrepar.training.config import GROUPS, TrainConfig, flag, names, read_options
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -67,8 +67,10 @@ def expand(words: Sequence[str]) -> list[str]:
         name, equals, value = (word := typed.pop(0)).partition("=")
         if name == "--recipe" and (equals or typed):
             first += ["--config", str(_recipe(value if equals else typed.pop(0)))]
-        else:
-            rest.append(word)
+            continue
+        if name == "--config" and (path := Path(value or "".join(typed[:1]))).is_file():
+            read_options(path)
+        rest.append(word)
     return [*_resumed(rest), *first, *rest]
 
 

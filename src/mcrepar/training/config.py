@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
@@ -58,7 +59,7 @@ class BayesOptions:
     pretrained: bool = option(False, "centre the prior on the weights that the network has when it becomes Bayesian")
     start_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
     signs: Literal["", "keep", "positive"] = option("", "what a posterior on the half-line does with negative weights")
-    forward: Literal["weights", "local", "flipout", "per_example"] = option("weights", "how a draw enters the forward")
+    forward: str = option("weights", "how a draw enters the forward: weights, local, flipout or per_example")
     kl_method: str = option("auto", "auto, exact, stats, repar, stream, regen, quad, taylor or direct")
     n_mc_iter: int | None = option(None, "M, the Monte Carlo iterations of the KL; null: the exact KL where it exists")
     draws: int = option(1, "draws of the weights in a step, over which the likelihood is averaged")
@@ -117,7 +118,11 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
     """
 
     def check(self) -> None:
-        """Refuse numbers out of range and options that would have no effect, before any work."""
+        """Refuse other types, numbers out of range and options that would have no effect, before any work."""
+        for name, kind in get_type_hints(TrainConfig).items():
+            if not _fits(value := getattr(self, name), kind):
+                instead = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+                raise ParameterError(f"{flag(name)} {value!r}", "it is no value of this option", instead)
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -167,6 +172,21 @@ def names() -> list[str]:
     return [f.name for group in GROUPS for f in fields(group)]
 
 
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is one of an option's type.
+
+    >>> _fits(3, float | None), _fits("abc", int), _fits("exact", int | Literal["exact"])
+    (True, False, True)
+    """
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, get_origin(kind) or kind)
+
+
 def flag(name: str) -> str:
     """kl_method -> --kl-method."""
     return "--" + name.replace("_", "-")
@@ -174,9 +194,19 @@ def flag(name: str) -> str:
 
 def read_config(path: Path) -> TrainConfig:
     """The options that a run folder keeps, or a refusal."""
+    config = TrainConfig(**read_options(path))
+    try:
+        config.check()
+    except ParameterError as error:
+        raise error.within(str(path)) from None
+    return config
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """What a YAML file holds, or a refusal where that is not options by name."""
     import yaml
 
-    instead = "the config.yaml that mcrepar train wrote"
+    instead = "options in YAML, such as the config.yaml that mcrepar train writes"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -186,4 +216,4 @@ def read_config(path: Path) -> TrainConfig:
     unknown = [key for key in values if key not in names()]
     if unknown:
         raise ParameterError(f"{path}", f"there is no option {unknown[0]!r}", instead)
-    return TrainConfig(**values)
+    return values
