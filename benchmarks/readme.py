@@ -59,7 +59,7 @@ def peers_block(found: dict[str, Any]) -> list[str]:
         for name, those in points.items()
     )
     goals = "; ".join(
-        f"{row['what']} **{row['ratio']:,.3g}x** ({_bound(row)}{'' if row['met'] else ': missed'})"
+        f"{row['what']} **{_short(row['ratio'])}x** ({_bound(row)}{'' if row['met'] else ': missed'})"
         for row in found["targets"]
         if "at least" in row
     )
@@ -72,7 +72,11 @@ def _thousand(step: dict[str, Any]) -> str:
     if point is None:
         return "- | -"
     about = "~" if point["extrapolated"] else ""
-    return f"{about}{point['seconds']:,.3g} | {about}{point['peak_bytes'] * 1e-9:,.3g}"
+    return f"{about}{_short(point['seconds'])} | {about}{_short(point['peak_bytes'] * 1e-9)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bound(row: dict[str, Any]) -> str:

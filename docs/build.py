@@ -1,12 +1,14 @@
 """Build the site of docs/ without a network: python docs/build.py [--figures]; make docs does it too.
 
-The pages are staged in build/docs with what the code says at this moment (the corrected Table 1), and Zensical renders
-them into build/site. `--figures` runs the tutorials again first and renews the pictures that they save.
+The pages are staged in build/docs with what the code says at this moment (the corrected Table 1) and what the
+experiments found (results/), and Zensical renders them into build/site. `--figures` runs the tutorials again first and
+renews the pictures that they save.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -19,7 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 STAGE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+RESULTS = ROOT / "results"
 TABLE = "<!-- the table is put here by docs/build.py -->"
+CLAIMS = "<!-- the results are put here by docs/build.py -->"
 SHIM = "https://unpkg.com/iframe-worker/shim"  # what Zensical asks for to search pages opened as files
 _PRODUCT = re.compile(r"(?<=[\w)\]])\*(?=[\w(\[|])")  # x*y, but neither *emphasis* nor **strong**
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -57,7 +61,7 @@ def draw_figures() -> None:
 
 
 def stage(folder: Path = STAGE) -> None:
-    """Copy the pages into a new folder, with the table as the code has it."""
+    """Copy the pages into a new folder, with the table as the code has it, and the pages of the experiments."""
     from mcrepar.kl.render import render_table
     from mcrepar.kl.table import table1
 
@@ -65,6 +69,28 @@ def stage(folder: Path = STAGE) -> None:
     shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     _rewrite(folder / "table1.md", lambda text: text.replace(TABLE, render_table(table1(), "md")))
     _rewrite(folder / "math.md", literal)
+    _rewrite(folder / "claims.md", lambda text: text.replace(CLAIMS, stage_results(folder / "claims")))
+
+
+def stage_results(folder: Path, results: Path = RESULTS) -> str:
+    """Copy page and figure of every experiment that was run into a folder; the table that links them, in Markdown."""
+    from mcrepar.experiments.catalogue import EXPERIMENTS
+    from mcrepar.experiments.experiment import markdown
+
+    folder.mkdir()
+    rows = []
+    for name, row in EXPERIMENTS.items():
+        if not (results / name / "result.json").is_file():
+            rows.append([name, row.experiment.where, row.summary, "not run yet", ""])
+            continue
+        found = json.loads((results / name / "result.json").read_text(encoding="utf-8"))
+        judged = [f["held"] for f in found["findings"] if f["held"] is not None and not f["ours"]]
+        held = f"{sum(judged)} of {len(judged)}" if judged else "-"
+        rows.append([f"[{name}](claims/{name}.md)", found["where"], row.summary, found["verdict"], held])
+        page = (results / name / "README.md").read_text(encoding="utf-8")
+        (folder / f"{name}.md").write_text(page.replace("(figure.png)", f"({name}.png)"), encoding="utf-8")
+        shutil.copy(results / name / "figure.png", folder / f"{name}.png")
+    return markdown(["experiment", "in the paper", "what is measured", "the claim", "sentences that held"], rows)
 
 
 def literal(text: str) -> str:

@@ -1,6 +1,7 @@
 """The documentation: every code block runs, every link leads somewhere, the built site asks no other host."""
 
 import importlib.util
+import json
 import re
 import shlex
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ import torch
 import yaml
 
 from mcrepar.cli import _parser
+from mcrepar.experiments.catalogue import EXPERIMENTS
 from mcrepar.kl.render import score_line
 from mcrepar.kl.table import table1
 
@@ -125,6 +127,27 @@ def test_staging_writes_the_table_of_the_code(tmp_path):
     assert score_line(cells) in text
     assert all(f"| {cell.posterior} |" in text and f" {cell.prior} |" in text for cell in cells)
     assert not list((tmp_path / "docs").rglob("*.py"))
+    assert build.CLAIMS not in (tmp_path / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def test_experiments_that_were_run_have_a_page(tmp_path):
+    done = tmp_path / "results" / "fig4"
+    done.mkdir(parents=True)
+    findings = [
+        {"held": held, "ours": ours} for held, ours in ((True, False), (False, False), (None, False), (True, True))
+    ]
+    found = {"where": "Figure 4", "verdict": "held in part", "findings": findings}
+    (done / "result.json").write_text(json.dumps(found), encoding="utf-8")
+    (done / "README.md").write_text("![a graph](figure.png)", encoding="utf-8")
+    (done / "figure.png").write_bytes(b"picture")
+    rows = build.stage_results(tmp_path / "claims", tmp_path / "results").splitlines()
+    assert len(rows) == 2 + len(EXPERIMENTS)
+    (row,) = (row for row in rows if "fig4" in row)
+    assert "(claims/fig4.md)" in row
+    assert row.endswith("| held in part | 1 of 2 |")
+    assert sum("not run yet" in row for row in rows) == len(EXPERIMENTS) - 1
+    assert (tmp_path / "claims" / "fig4.md").read_text(encoding="utf-8") == "![a graph](fig4.png)"
+    assert (tmp_path / "claims" / "fig4.png").read_bytes() == b"picture"
 
 
 @pytest.mark.parametrize(
