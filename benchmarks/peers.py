@@ -22,7 +22,6 @@ import peers_environment
 import peers_figure
 import peers_steps
 import readme
-from peers_checks import CHECKS
 from peers_libraries import LIBRARIES
 from peers_steps import PRIOR, STEPS, Step
 from timing import machine
@@ -149,17 +148,6 @@ def targets(found: dict[str, Curve], draws: int) -> list[dict[str, Any]]:
     return rows
 
 
-def table(checks: dict[str, Any]) -> str:
-    """Who passes what, in Markdown."""
-    marks = {True: "yes", False: "**no**", None: "-"}
-    names = [f"{name} {found['version']}" for name, found in checks.items()]
-    rows = [["point", *names], ["---"] * (len(names) + 1)]
-    for point in CHECKS:
-        results = [found["points"][point] for found in checks.values()]
-        rows.append([point.replace("||", "\\|\\|"), *(f"{marks[r['passed']]}: {r['measured']}" for r in results)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def interpreters(environment: Path, quick: bool) -> tuple[dict[str, Path], str]:
     """The Python of every library, and why the peers are skipped where they are."""
     ours, why = {"mcrepar": OURS}, ""
@@ -222,7 +210,8 @@ def main() -> None:
     peers_figure.draw(found, figures)
     if not arguments.out:
         readme.rewrite("peers")
-    print(table(found["checks"]))
+        readme.rewrite("checks")
+    print("\n".join(readme.checks_block(found)))
     for row in found["targets"]:
         goal = f"at least {row['at least']:g}" if "at least" in row else f"at most {row['at most']:g}"
         print(f"{row['what']}, M = {row['M']}: {row['ratio']:.2f}x ({goal}: {'met' if row['met'] else 'missed'})")

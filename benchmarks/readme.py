@@ -1,11 +1,11 @@
-"""Writes measured numbers (benchmarks/results/*.json) into README.md, between pairs of comments of it."""
+"""Writes measured numbers (benchmarks/results/*.json) into README.md and docs/peers.md, between comments of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 BUSY = 0.25  # cores kept busy by other work above which numbers are only provisional
@@ -84,14 +84,40 @@ def _bound(row: dict[str, Any]) -> str:
     return f"target {row['at least']:g}x{guessed}"
 
 
-BLOCKS: dict[str, Callable[[dict[str, Any]], list[str]]] = {"kl": kl_block, "step": step_block, "peers": peers_block}
+def checks_block(found: dict[str, Any]) -> list[str]:
+    """Who passes which point of correctness."""
+    marks = {True: "yes", False: "**no**", None: "not offered"}
+    checks = found["checks"]
+    names = [f"{name} {checked['version']}" for name, checked in checks.items()]
+    rows = [["point", *names], ["---"] * (len(names) + 1)]
+    for point in checks["mcrepar"]["points"]:
+        results = [checked["points"][point] for checked in checks.values()]
+        cells = [marks[r["passed"]] + (f": {r['measured']}" if r["measured"] else "") for r in results]
+        rows.append([point, *cells])
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+
+
+class Block(NamedTuple):
+    """What is written where, from which results."""
+
+    page: str
+    results: str
+    lines: Callable[[dict[str, Any]], list[str]]
+
+
+BLOCKS = {
+    "kl": Block("README.md", "kl.json", kl_block),
+    "step": Block("README.md", "step.json", step_block),
+    "peers": Block("README.md", "peers.json", peers_block),
+    "checks": Block("docs/peers.md", "peers.json", checks_block),
+}
 
 
 def block(name: str, found: dict[str, Any]) -> str:
     """The numbers of one benchmark in Markdown, between its comments."""
-    lines, load = BLOCKS[name](found), found["machine"]["load at start"]
+    lines, load = BLOCKS[name].lines(found), found["machine"]["load at start"]
     if load > BUSY:
-        lines[0] = f"**Provisional: other work kept {load} cores busy.** {lines[0]}"
+        lines = [f"**Provisional: other work kept {load} cores busy.**", "", *lines]
     return "\n".join([f"<!-- {name}: written by benchmarks/readme.py -->", *lines, f"<!-- end of {name} -->"])
 
 
@@ -105,12 +131,13 @@ def _goal(row: dict[str, Any]) -> str:
     return goal if row["met"] else f"{goal}: missed"
 
 
-def rewrite(name: str, readme: Path = HERE.parent / "README.md", results: Path = HERE / "results") -> None:
-    """Replace what stands between the two comments of a benchmark."""
-    new = block(name, json.loads((results / f"{name}.json").read_text()))
+def rewrite(name: str, root: Path = HERE.parent) -> None:
+    """Replace what stands between the two comments of a block."""
+    page = root / BLOCKS[name].page
+    new = block(name, json.loads((HERE / "results" / BLOCKS[name].results).read_text()))
     first, *_, last = new.splitlines()
-    before, rest = readme.read_text().split(first)
-    readme.write_text(before + new + rest.split(last)[1])
+    before, rest = page.read_text().split(first)
+    page.write_text(before + new + rest.split(last)[1])
 
 
 if __name__ == "__main__":

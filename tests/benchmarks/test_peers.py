@@ -75,6 +75,16 @@ def test_the_readme_tells_measured_from_extrapolated(found, monkeypatch):
     assert "12 of 12" in text
 
 
+def test_the_table_of_points_has_a_column_for_every_library(found, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import readme
+
+    head, _, *rows = readme.checks_block(found)
+    assert head.startswith("| point | mcrepar ")
+    assert len(rows) == 12
+    assert all(row.count(" | yes: ") == 1 for row in rows)
+
+
 def test_a_quick_run_does_not_replace_measured_numbers():
     done = run("--quick")
     assert done.returncode == 2

@@ -25,7 +25,7 @@ from mcrepar.experiments.replicated import (
     ratio_text,
     spread,
 )
-from mcrepar.plots.style import legend, names
+from mcrepar.plots.style import coloured, legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def draw(results: Results) -> Figure:
     studies = results.settings.studies
     heads = [(f"beta {beta_of(s):g}: {what}", "epoch", "") for s in studies for what in ("training nll", "KL in nats")]
     figure, grid = panels(heads, (4.2 * len(heads), 4.0))
-    colours = names(list(groups(results, studies[0].name)))  # of all M, the same in every panel
+    colours = coloured(list(groups(results, studies[0].name)))  # of all M, the same in every panel
     for k, study in enumerate(studies):
         found = groups(results, study.name)
         for label, colour in (pair for pair in colours if pair[0] in found):

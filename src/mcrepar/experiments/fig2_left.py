@@ -17,7 +17,7 @@ from mcrepar.experiments.power_law import power
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
-from mcrepar.plots.style import legend, names
+from mcrepar.plots.style import coloured, legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +101,7 @@ def draw(results: Results) -> Figure:
     figure, both = panels(heads, (9.2, 3.6), sharey=True)
     for axes, entropy in zip(both, reversed(ENTROPIES), strict=True):
         rows = [row for row in results.rows if row["entropy"] == entropy]
-        for row, (label, colour) in zip(rows, names([f"variance {r['variance']:g}" for r in rows]), strict=True):
+        for row, (label, colour) in zip(rows, coloured([f"variance {r['variance']:g}" for r in rows]), strict=True):
             axes.plot(results.settings.draws, row["law"], color=colour, linewidth=1.3, alpha=0.7)
             axes.plot(results.settings.draws, row["rms"], "o", color=colour, markersize=4, label=label)
         axes.set_xscale("log")

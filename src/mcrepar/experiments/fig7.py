@@ -12,7 +12,7 @@ from mcrepar.experiments.experiment import Bench, Experiment, Finding, Part, Res
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.published_noise import NAME as PUBLISHED
 from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, confidence_set, need_data, trained
-from mcrepar.plots.style import legend, names, percent
+from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -217,7 +217,7 @@ def draw(results: Results) -> Figure:
     heads = [("Accuracy of the confidence set", "threshold of confidence", ""),
              ("Its size", "threshold of confidence", ""), ("Accuracy on all test data", "", "")]  # fmt: skip
     figure, (left, middle, right) = panels(heads, (14, 4.4))
-    for (name, colour), style in zip(names(nets), ("-", "--", ":", "-.") * len(nets), strict=False):
+    for (name, colour), style in zip(coloured(nets), ("-", "--", ":", "-.") * len(nets), strict=False):
         for variant, marker, alpha in (("radial", "o", 1.0), ("published", "x", 0.5)):
             row = runs(results, variant).get(name)
             for axes, column in ((left, "accuracy"), (middle, "share")):
@@ -227,7 +227,7 @@ def draw(results: Results) -> Figure:
                     axes.plot(TAUS, values, marker + style, color=colour, markersize=4, label=label,
                               alpha=alpha)  # fmt: skip
     shown = [name for name in VARIANTS if any(name in net.variants for net in results.settings.networks)]
-    for k, (net, colour) in enumerate(names(nets)):
+    for k, (net, colour) in enumerate(coloured(nets)):
         for place, variant in enumerate(shown):
             row = runs(results, variant).get(net)
             if row is not None:

@@ -25,7 +25,7 @@ from mcrepar.experiments.replicated import (
     ratio_text,
 )
 from mcrepar.experiments.trained import TAUS, confidence_set, in_set, outside
-from mcrepar.plots.style import legend, names, percent
+from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def draw(results: Results) -> Figure:
     ]
     figure, both = panels(heads, (9.6, 4.0))
     found = groups(results, study.name)
-    for label, colour in names(list(found)):
+    for label, colour in coloured(list(found)):
         for axes, field in zip(both, ("accuracy", "share"), strict=True):
             for row in found[label]:
                 axes.plot(

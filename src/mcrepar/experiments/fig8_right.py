@@ -22,7 +22,7 @@ from mcrepar.experiments.replicated import (
     ratio_text,
 )
 from mcrepar.experiments.trained import TAUS, confidence_set, in_set
-from mcrepar.plots.style import legend, names, percent
+from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def draw(results: Results) -> Figure:
     figure, (axes,) = panels(
         [("Size of the confidence set", "threshold of confidence", "share of the data")], (7.2, 4.0)
     )
-    for k, (label, colour) in enumerate(names([FEW, MANY])):
+    for k, (label, colour) in enumerate(coloured([FEW, MANY])):
         rows = groups(results, study.name)[label]
         for place, tau in enumerate(TAUS):
             x, s = place + 0.3 * (k - 0.5), size(rows, tau)

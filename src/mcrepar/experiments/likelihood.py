@@ -18,7 +18,7 @@ from mcrepar.experiments.power_law import power
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.objective import elbo
-from mcrepar.plots.style import legend, light, names
+from mcrepar.plots.style import coloured, legend, light
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -247,7 +247,7 @@ def draw(results: Results) -> Figure:
     ]
     figure, (left, right) = panels(heads, (9.6, 4.1))
     rows = results.of("batch")
-    for row, (label, colour) in zip(rows, names([FORWARDS[r["forward"]] for r in rows]), strict=True):
+    for row, (label, colour) in zip(rows, coloured([FORWARDS[r["forward"]] for r in rows]), strict=True):
         left.plot(settings.batches, row["variance"], "o-", color=colour, label=label)
     own = rows[0]["own"]
     left.plot(settings.batches, [own / b for b in settings.batches], "--", color=light("muted"), label="1/B")

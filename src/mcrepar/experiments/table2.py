@@ -22,7 +22,7 @@ from mcrepar.experiments.replicated import (
     parts,
 )
 from mcrepar.experiments.trained import in_set
-from mcrepar.plots.style import legend, names, percent
+from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def draw(results: Results) -> Figure:
     figure, grid = panels(heads, (4.8 * len(heads), 3.9))
     for axes, study in zip(grid, results.settings.studies, strict=True):
         lines = accuracies(results, study.name)
-        for shift, (label, colour) in zip((-0.006, 0.006), names(list(lines)), strict=True):
+        for shift, (label, colour) in zip((-0.006, 0.006), coloured(list(lines)), strict=True):
             known = [(tau + shift, s) for tau, s in zip(LEVELS, lines[label], strict=True) if s.mean is not None]
             axes.errorbar([x for x, _ in known], [s.mean or 0.0 for _, s in known],
                           [s.deviation or 0.0 for _, s in known], fmt="o-", capsize=3, markersize=4, color=colour,

@@ -18,7 +18,7 @@ from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
 from mcrepar.kl.plan import explain
-from mcrepar.plots.style import legend, light, names
+from mcrepar.plots.style import coloured, legend, light
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -238,7 +238,7 @@ def draw(results: Results) -> Figure:
     ]
     figure, (left, right) = panels(heads, (10, 4.3), sharey=True)
     for axes, rows in ((left, results.of("log")), (right, results.of("softplus"))):
-        for row, (label, colour) in zip(rows, names([f"deviation {r['scale']:g}" for r in rows]), strict=True):
+        for row, (label, colour) in zip(rows, coloured([f"deviation {r['scale']:g}" for r in rows]), strict=True):
             degrees = [k for k, error in enumerate(row["right"]) if k and (k % 2 == 0 or k == 1)]  # odd moments vanish
             axes.plot(degrees, [max(row["right"][k], 1e-17) for k in degrees], "o-", color=colour, markersize=3,
                       linewidth=1.4, label=label)  # fmt: skip

@@ -21,7 +21,7 @@ from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
 from mcrepar.kl.estimator import SAMPLED
 from mcrepar.kl.plan import explain
-from mcrepar.plots.style import legend, light, names
+from mcrepar.plots.style import coloured, legend, light
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -230,7 +230,7 @@ def draw(results: Results) -> Figure:
         ("Against the size, M = 1, variance 1e-4", "number D of weights", "error, nats; relative to the KL"),
     ]
     figure, (left, middle, right) = panels(heads, (13, 4.2))
-    for level, (label, colour) in zip(LEVELS, names(list(LEVELS.values())), strict=True):
+    for level, (label, colour) in zip(LEVELS, coloured(list(LEVELS.values())), strict=True):
         cases = _varied(results, "normal", "direct", 0)
         left.plot([c["draws"] for c in cases], [c[f"law_{level}"] for c in cases], color=colour, label=f"law, {label}")
         for method in SAMPLED:
@@ -241,7 +241,7 @@ def draw(results: Results) -> Figure:
         left.plot([], [], MARKERS[method], color=light("muted"), markerfacecolor="none", label=method)
     for (name, entropy), (label, colour) in zip(
         [("normal", "exact"), ("normal", "mc"), ("radial", "exact")],
-        names(["Normal, entropy exact", "Normal, log q sampled", "Radial, entropy exact"]),
+        coloured(["Normal, entropy exact", "Normal, log q sampled", "Radial, entropy exact"]),
         strict=True,
     ):
         cases = _varied(results, name, "repar", 1, entropy)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mcrepar.errors import ParameterError
-from mcrepar.plots.style import legend, light, line, names, panel, percent, thinned
+from mcrepar.plots.style import coloured, legend, light, line, panel, percent, thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def training_curve(epoch: ArrayLike, series: Mapping[str, ArrayLike], title: str
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     figure, axes = panel(title, "epoch", y)
-    for (name, colour), values in zip(names(list(series)), series.values(), strict=True):
+    for (name, colour), values in zip(coloured(list(series)), series.values(), strict=True):
         x, v = line("training_curve", epoch=epoch, **{name: values})
         kept = np.isfinite(v)
         x, v = thinned(x[kept], v[kept]) if kept.any() else (x[:0], v[:0])

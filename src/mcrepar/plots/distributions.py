@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mcrepar.errors import ParameterError
-from mcrepar.plots.style import dressed, framed, legend, light, line, names, panel, percent, thinned
+from mcrepar.plots.style import coloured, dressed, framed, legend, light, line, panel, percent, thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def reliability_diagram(
     top.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--")
     bottom.bar(centre, size / size.sum(), 0.94 * width, color=light("muted"), alpha=0.6)
     top.set_xlim(max(0.0, float(low.min()) - 0.02), 1.0)
-    top.set_ylim(0, 1.26)  # room for the names
+    top.set_ylim(0, 1.26)  # room for the coloured
     top.set_yticks(np.linspace(0, 1, 6))
     for axis in (bottom.xaxis, top.yaxis, bottom.yaxis):
         percent(axis)
@@ -80,7 +80,7 @@ def histograms(series: Mapping[str, ArrayLike], title: str, x: str) -> Figure:
     edges = np.linspace(start, high if high > start else start + 1.0, BINS + 1)
     figure, axes = panel(title, x, "share of the set")
     top = 0.0
-    for (name, colour), v in zip(names(list(values)), values.values(), strict=True):
+    for (name, colour), v in zip(coloured(list(values)), values.values(), strict=True):
         shares = np.histogram(v, edges)[0] / len(v)
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.22, linewidth=0)
         axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{name}, {len(v):,}")
@@ -122,6 +122,6 @@ def predicted_against_true(y: ArrayLike, mean: ArrayLike, lower: ArrayLike, uppe
     ends = [float(true.min()), float(true.max())]
     axes.plot(ends, ends, color=light("muted"), linewidth=1.2, linestyle="--", label="perfect")
     bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top + 0.14 * (top - bottom))  # room for the names
+    axes.set_ylim(bottom, top + 0.14 * (top - bottom))  # room for the coloured
     legend(axes, loc="upper left", ncols=3, columnspacing=1.0, handletextpad=0.4)
     return figure

@@ -215,13 +215,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def names(series: Sequence[str]) -> list[tuple[str, str]]:
+def coloured(series: Sequence[str]) -> list[tuple[str, str]]:
     """A colour for each name.
 
     Args:
         series: at most as many as there are colours; more begin again.
 
-    >>> names(["a", "b"])
+    >>> coloured(["a", "b"])
     [('a', '#2264c7'), ('b', '#b84f06')]
     """
     return [(plain(name), light(SERIES[k % len(SERIES)])) for k, name in enumerate(series)]

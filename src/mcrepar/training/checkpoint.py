@@ -89,15 +89,23 @@ def restore(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
         state: its tensors by name, without the calibration batch.
         path: of the checkpoint, for the message.
     """
-    wanted = tensors_of(module)
-    for name in [*wanted, *state]:
-        if name not in state or name not in wanted:
-            side = "it has no" if name not in state else "the network has no"
-            raise ParameterError(f"{path}", f"it is of another network: {side} {name!r}", "the run's own checkpoint")
-        if state[name].shape != wanted[name].shape:
-            shapes = f"{name!r} is {tuple(state[name].shape)} there and {tuple(wanted[name].shape)} here"
-            raise ParameterError(f"{path}", f"it is of another network: {shapes}", "the run's own checkpoint")
+    if why := mismatch(state, tensors_of(module)):
+        raise ParameterError(f"{path}", f"it is of another network: {why}", "the run's own checkpoint")
     module.load_state_dict(state, strict=False)
+
+
+def mismatch(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    """How the tensors of a file differ from those of a network, in names or shapes; "" where they do not.
+
+    >>> mismatch({"weight": torch.zeros(2, 3)}, {"weight": torch.zeros(2, 4)})
+    "'weight' is (2, 3) there and (2, 4) here"
+    """
+    for name in [*wanted, *found]:
+        if name not in found or name not in wanted:
+            return f"{'it' if name not in found else 'the network'} has no {name!r}"
+        if found[name].shape != wanted[name].shape:
+            return f"{name!r} is {tuple(found[name].shape)} there and {tuple(wanted[name].shape)} here"
+    return ""
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

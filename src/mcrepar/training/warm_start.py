@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
+from mcrepar.training.checkpoint import mismatch
 
 NESTED = ("state_dict", "model", "model_state_dict", "net")  # where other people's checkpoints keep the weights
 
@@ -25,15 +26,10 @@ def read_weights(path: Path, net: nn.Module) -> dict[str, Tensor]:
     if not path.is_file():
         raise ParameterError(asked, "there is no such file", "a .safetensors or .pt file of weights")
     weights = {name.removeprefix("module."): tensor for name, tensor in _read(path, asked).items()}
-    wanted = net.state_dict()
-    for name in [*wanted, *weights]:
-        if name not in weights or name not in wanted:
-            side = "the file has no" if name not in weights else f"the {type(net).__name__} has no"
-            raise ParameterError(asked, f"{side} {name!r}", "weights of the same network")
-        if weights[name].shape != wanted[name].shape:
-            shapes = f"{name!r} is {tuple(weights[name].shape)} there and {tuple(wanted[name].shape)} here"
-            raise ParameterError(asked, shapes, "weights of the same network, for as many classes and channels")
-        if not bool(weights[name].isfinite().all()):
+    if why := mismatch(weights, net.state_dict()):
+        raise ParameterError(asked, why, "weights of the same network, for as many classes and channels")
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
             raise ParameterError(asked, f"{name!r} is not finite", "weights of a training that did not diverge")
     return weights
 
