@@ -59,7 +59,8 @@ def peers_block(found: dict[str, Any]) -> list[str]:
         for name, those in points.items()
     )
     goals = "; ".join(
-        f"{row['what']} **{_short(row['ratio'])}x** ({_bound(row)}{'' if row['met'] else ': missed'})"
+        row["what"].replace(" is ", f" is **{_short(row['ratio'])} times** ")
+        + f" ({_bound(row)}{'' if row['met'] else ': missed'})"
         for row in found["targets"]
         if "at least" in row
     )
@@ -81,7 +82,7 @@ def _short(value: float) -> str:
 
 def _bound(row: dict[str, Any]) -> str:
     guessed = f", {' and '.join(row['extrapolated'])} extrapolated" if row["extrapolated"] else ""
-    return f"target {row['at least']:g}x{guessed}"
+    return f"target {row['at least']:g}{guessed}"
 
 
 def checks_block(found: dict[str, Any]) -> list[str]:
