@@ -204,7 +204,9 @@ def _train_arguments(parser: ArgumentParser) -> None:
 def _train(arguments: Namespace) -> None:
     from mcrepar.training import train
     from mcrepar.training.arguments import read_arguments
+    from mcrepar.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     print(train(read_arguments(arguments.as_dict())))
 
 
@@ -217,7 +219,9 @@ def _evaluate_arguments(parser: ArgumentParser) -> None:
 
 def _evaluate(arguments: Namespace) -> None:
     from mcrepar.training.evaluation import EvaluateOptions, evaluate
+    from mcrepar.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     evaluate(EvaluateOptions(**{**arguments.as_dict(), "ood": tuple(arguments.ood)}))
 
 
@@ -237,7 +241,9 @@ def _reproduce(arguments: Namespace) -> None:
         return
     from mcrepar.experiments.experiment import Request
     from mcrepar.experiments.reproduce import reproduce
+    from mcrepar.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     root = None if arguments.root is None else Path(arguments.root)
     reproduce(Request(arguments.name, arguments.scale, Path(arguments.out), root, arguments.seed))
 
