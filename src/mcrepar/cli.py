@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a request that cannot be met, or 1 for any other error."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words  # before or after the command
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # no place in our code for users
     try:
         arguments = _parser().parse_args(_expanded([word for word in words if word != "--debug"]))
         _COMMANDS[arguments.command].run(arguments[arguments.command])
@@ -57,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {_message(error)}", file=sys.stderr)
         asked = isinstance(error, McreparError) and not isinstance(error, Diverged)
         return 2 if asked or _missing(error) else 1
+    finally:
+        warnings.formatwarning = usual
 
 
 def _expanded(words: list[str]) -> list[str]:

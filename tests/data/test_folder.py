@@ -107,7 +107,14 @@ def broken(path):
             lambda root: [picture(root / p / "0.png") for p in ("train/a", "test/b")],
             "test has the class 'b', train has a",
         ),
-        (lambda root: [picture(root / p / "0.png") for p in ("train/a", "dog")], "it has parts, and beside them dog"),
+        (
+            lambda root: [picture(root / p / "0.png") for p in ("train/a", "dog")],
+            "it has the parts train, and beside them dog",
+        ),
+        (
+            lambda root: [picture(root / p / "0.png") for p in ("train/a", "val/a", "validation/a")],
+            "it has the parts train, validation, and beside them val",
+        ),
         (lambda root: broken(root / "test" / "a" / "0.png"), r"0\.png.*bytes are a damaged image"),
     ],
 )
@@ -134,6 +141,20 @@ def test_an_empty_class_in_training_and_a_bad_size(tmp_path):
     (tmp_path / "train" / "b" / "x.txt").write_text("x")
     with pytest.raises(ParameterError, match=r"class 'b' has no image; the folder 'b' holds x\.txt"):
         load("folder", root=tmp_path)
-    for size in (4, (4,), (0, 4), (4, 4, 4)):
+    for size in ((4,), (0, 4), (4, 4, 4)):
         with pytest.raises(ParameterError, match="2 whole numbers of at least 1"):
             load("folder", root=tmp_path, size=size)
+    with pytest.raises(ParameterError, match="a list of whole numbers"):
+        load("folder", root=tmp_path, size=4)
+
+
+def test_parts_in_capitals_and_links_to_no_file(tmp_path):
+    for part in ("Train", "Test"):
+        for kind in ("a", "b"):
+            picture(tmp_path / part / kind / "0.png")
+    assert set(load("folder", root=tmp_path).parts) == {"train", "test"}
+    (tmp_path / "Test" / "a" / "1.png").symlink_to(tmp_path / "nosuch.png")
+    with pytest.raises(ParameterError, match=r"1\.png.*a link to no file"):
+        load("folder", root=tmp_path)
+    with pytest.raises(ParameterError, match="it is a file"):
+        load("folder", root=tmp_path / "Train" / "a" / "0.png")

@@ -49,6 +49,23 @@ def test_a_table_with_paths_and_parts(tmp_path):
     assert load("nifti", root=tmp_path, size=SIZE, classes=("CN", "AD")).train.y.tolist() == [0, 1] * 3
 
 
+@pytest.mark.parametrize(("place", "value"), [(70, b"\x77\x77"), (40, b"\xff\xff"), (42, b"\xff\x7f" * 3)])
+def test_a_damaged_header_is_named(tmp_path, place, value):
+    study(tmp_path, 4)
+    volume(path := tmp_path / "bad.nii")
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + value + data[place + len(value) :])
+    table(tmp_path, [["path", "label"], ["bad.nii", "a"], ["scans/s0.nii.gz", "b"], ["scans/s1.nii.gz", "a"]])
+    with pytest.raises(ParameterError, match=r"bad\.nii.*no whole NIfTI volume"):
+        load("nifti", root=tmp_path, size=SIZE)
+
+
+def test_a_table_as_the_root_is_told_from_its_folder(tmp_path):
+    study(tmp_path, 2)
+    with pytest.raises(ParameterError, match=r"it is a file; use its folder as the root, and table=participants\.csv"):
+        load("nifti", root=tmp_path / "participants.csv")
+
+
 def test_the_default_size_is_the_papers(tmp_path):
     study(tmp_path, 2)
     table(tmp_path, [["path", "label", "split"], ["scans/s0.nii.gz", "1", "train"], ["scans/s1.nii.gz", "2", "test"]])

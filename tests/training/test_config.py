@@ -40,7 +40,7 @@ def test_yaml_brings_back_the_same_options(tmp_path):
         ("a: [", "cannot be read"),
         ("just words", "no options"),
         ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'"),
-        ("epochs: abc\n", "config.yaml.*--epochs 'abc'.*no value of.*int"),
+        ("epochs: abc\n", "config.yaml.*--epochs 'abc'.*no value of.*a whole number"),
         ("epochs: 0\n", "less than 1"),
     ],
 )
@@ -49,6 +49,12 @@ def test_a_file_that_is_no_config_is_refused(text, why, tmp_path):
     path.write_text(text)
     with pytest.raises(ParameterError, match=why):
         read_config(path)
+
+
+def test_a_number_that_yaml_takes_for_a_text_is_one(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 1e-3\nnoise: learned\nroot: 1e-3\n")
+    assert read_config(path) == TrainConfig(lr=1e-3, root="1e-3")
 
 
 def test_a_missing_file_is_refused(tmp_path):
@@ -72,6 +78,8 @@ def test_numbers_that_are_too_small_are_refused(name):
         ({"epochs": "3"}, "no value of"),
         ({"epochs": 3.0}, "no value of"),
         ({"epochs": True}, "no value of"),
+        ({"out": ""}, "it is empty"),
+        ({"root": ""}, "it is empty"),
         ({"clip": "much"}, "no value of"),
         ({"precision": "fp8"}, "no value of"),
         ({"prior_options": [1]}, "no value of"),

@@ -8,13 +8,14 @@ import pytest
 import torch
 from tests.conftest import seeded
 from tests.training.example_runs import CLASSES, a_dataset, a_run, npz, options, results
+from tests.training.tiny import config, write_images
 from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, metrics
 from mcrepar.cli import main
 from mcrepar.data.dataset import Dataset, Split
-from mcrepar.training import evaluation
+from mcrepar.training import evaluation, train
 from mcrepar.training.evaluation import evaluate, evaluate_run
 
 ARRAYS = {"probs", "votes", "label", "confidence", "entropy", "expected_entropy", "mutual_information"}
@@ -288,6 +289,38 @@ def test_data_that_changed_since_the_training(tmp_path):
     run.__dict__["dataset"] = a_dataset(classes=("cat", "dog"))
     with pytest.raises(ParameterError, match="2 classes now"):
         evaluate_run(run, options(run.folder))
+
+
+def test_other_training_data_of_the_same_shape_are_refused(tmp_path):
+    """They may hold what is called test data now."""
+    write_images(tmp_path)
+    folder = train(config(tmp_path, epochs=1))
+    write_images(tmp_path, seed=1)
+    with pytest.raises(ParameterError, match="not those that it was trained on"):
+        evaluate(options(folder))
+
+
+def test_a_run_is_evaluated_from_another_folder_and_says_where_its_data_were(tmp_path, monkeypatch, no_report):
+    write_images(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder = train(config(tmp_path, epochs=1, root="data.npz"))
+    config_file = folder / "config.yaml"
+    config_file.write_text(config_file.read_text().replace("posterior: radial", "posterior: normal"))
+    monkeypatch.chdir(folder)
+    evaluate(options(folder))
+    assert results(folder)[0]["model"]["posterior"] == "radial"  # what the network has
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(ParameterError, match=r"config\.yaml: .*data\.npz.*no such file"):
+        evaluate(options(folder))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"draws": "5"}, "--draws '5'"), ({"ood": "digits"}, "a list of texts"), ({"seed": 2**63}, "63 bits")],
+)
+def test_options_are_checked(given, why, tmp_path):
+    with pytest.raises(ParameterError, match=why):
+        evaluate(options(tmp_path, **given))
 
 
 def test_data_without_labels_cannot_be_scored(tmp_path):

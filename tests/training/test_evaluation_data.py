@@ -25,10 +25,17 @@ def test_names_and_options_of_a_reader(tmp_path):
     assert read_foreign("arrays", str(tmp_path / "other.npz"), split(4), False).name == "arrays"
 
 
-@pytest.mark.parametrize("words", ["arrays,", "arrays,root", "arrays,=3", "arrays,classes=[a,b", "arrays,as={"])
+@pytest.mark.parametrize("words", ["arrays,", "arrays,root", "arrays,=3", "arrays,classes=[a,b", "arrays,layout={"])
 def test_words_that_are_no_options(words):
     with pytest.raises(ParameterError, match="is no key=value"):
         read_foreign(words, None, split(4), False)
+
+
+def test_the_name_of_a_file_is_a_text(tmp_path, monkeypatch):
+    npz(tmp_path, x=images())
+    (tmp_path / "other.npz").rename(tmp_path / "2024")
+    monkeypatch.chdir(tmp_path)
+    assert len(read_foreign("arrays,root=2024", None, split(4), False).split) == 6
 
 
 def test_unknown_sets_and_options_are_refused_by_the_reader(tmp_path):

@@ -24,6 +24,15 @@ def begun(path, **options) -> RunFolder:
     return folder
 
 
+def test_a_run_that_another_process_began_since_is_left_alone(tmp_path):
+    late = run_folder(tmp_path / "a")
+    late.check()
+    begun(tmp_path / "a", lr=0.5).release()
+    with pytest.raises(ParameterError, match="another run"):
+        late.begin(FACTS, 1000)
+    assert "lr: 0.5" in (tmp_path / "a" / "config.yaml").read_text()
+
+
 def test_a_new_folder_says_what_it_is(tmp_path):
     folder = begun(tmp_path / "a" / "b", lr=0.5)
     facts = json.loads((folder.path / "run.json").read_text())

@@ -77,9 +77,29 @@ def test_a_network_for_other_data_is_refused(tmp_path):
             build_network(config(tmp_path, **options), facts_of(config(tmp_path)))
 
 
+def test_options_without_effect_are_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ParameterError, match=r"--noise 2\.0: y are classes"):
+        read_data(config(tmp_path, noise=2.0))
+    with pytest.raises(ParameterError, match=r"--validation 0\.01: .* would be empty"):
+        read_data(config(tmp_path, validation=0.01))
+    write_numbers(tmp_path)
+    with pytest.raises(ParameterError, match="--augment crop_flip: the data are rows of numbers"):
+        read_data(config(tmp_path, model="fcnet", model_options={"hidden": [8]}))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"log_scale": [1, 2]}', "[]", "no"])
+def test_a_damaged_likelihood_is_named(text, tmp_path):
+    write_numbers(tmp_path)
+    folder = train(config(tmp_path, model="fcnet", model_options={"hidden": [8]}, augment="none", epochs=1))
+    (folder / "model" / "likelihood.json").write_text(text)
+    with pytest.raises(ParameterError, match=r"likelihood\.json: it is missing or damaged"):
+        open_run(folder)
+
+
 def test_regression_is_in_the_units_of_y(tmp_path):
     write_numbers(tmp_path)
-    c = config(tmp_path, model="fcnet", model_options={"hidden": [8]}, noise="heteroscedastic")
+    c = config(tmp_path, model="fcnet", model_options={"hidden": [8]}, noise="heteroscedastic", augment="none")
     facts = facts_of(c)
     mean, std = facts.target
     assert mean == pytest.approx(5000, abs=100)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
+from mcrepar.option_values import check_value
 
 if TYPE_CHECKING:
     from mcrepar.data.dataset import Dataset
@@ -40,9 +40,9 @@ class DataRow:
         return reader
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the reader's options, apart from the root."""
-        return tuple(name for name in inspect.signature(self.read).parameters if name != "root")
+    def options(self) -> dict[str, Any]:
+        """The types of the reader's options, apart from the root, by name."""
+        return {name: kind for name, kind in get_type_hints(self.read).items() if name not in ("root", "return")}
 
 
 DATASETS: Mapping[str, DataRow] = {
@@ -101,13 +101,15 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
 
     row = DATASETS.get(name)
     if row is None:
-        near = difflib.get_close_matches(str(name).lower(), DATASETS, n=3, cutoff=0.5) or sorted(DATASETS)
+        near = difflib.get_close_matches(str(name).lower(), DATASETS, n=3, cutoff=0.6) or sorted(DATASETS)
         raise ParameterError(f"load({name!r})", "there is no such data set", ", ".join(near))
-    for option in options:
-        if option not in row.options:
-            near = difflib.get_close_matches(option, row.options, n=2, cutoff=0.5) or list(row.options)
+    kinds = row.options
+    for option, value in options.items():
+        if option not in kinds:
+            near = difflib.get_close_matches(option, kinds, n=2, cutoff=0.5) or list(kinds)
             why = f"the data set has no option {option!r}"
             raise ParameterError(f"load({name!r}, {option}=...)", why, ", ".join(near) or "no option")
+        check_value(f"load({name!r}), {option}=", value, kinds[option])
     if row.files and root is None:
         raise ParameterError(f"load({name!r})", "its files are not part of the package", f"root=: {row.files}")
     return check(row.read(None if root is None else Path(root), **options))

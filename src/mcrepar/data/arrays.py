@@ -76,7 +76,7 @@ def _npz(root: Path, file: str) -> Path:
             asked = f"root={str(path)!r}"
             raise ParameterError(asked, f"{len(inside)} .npz files; {listing(path)}", "file= to name one of them")
         return inside[0]
-    return existing(path, "an .npz file")
+    return existing(path, "an .npz file, or the folder that holds it")
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
@@ -113,7 +113,7 @@ def _dataset(
             refuse(
                 path,
                 f"{part} has x of {x.shape}, y of {getattr(y, 'shape', None)}",
-                "at least one x, and one y for each x",
+                "x of (N, features), x[:, None] where it is one number, or (N, ...) of images, and y of (N,)",
             )
         target = torch.full((len(x),), -1) if y is None else _targets(path, y.reshape(-1), bool(classes))
         splits[part] = Split(_images(path, x, layout), target)

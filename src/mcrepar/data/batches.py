@@ -102,7 +102,7 @@ def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     >>> [len(p) for p in hold_out(part, 0.2, seed=0)]
     [8, 2]
     """
-    asked = f"hold_out(share={share}) of {len(split)} examples"
+    asked = f"a share of {share:g} of {len(split)} examples, held out"
     if not 0 < share < 1 or not 0 < round(share * len(split)) < len(split):
         raise ParameterError(
             asked, "one of the two parts would be empty", "a share between 0 and 1 that leaves both some"

@@ -120,7 +120,7 @@ def joined(
         simulated: whether the data were made by a program.
     """
     train, validation, test = (parts.get(part) for part in ("train", "validation", "test"))
-    if test is None:
+    if test is None and validation is not None:
         validation, test, source = None, validation, f"{source}; its validation part is the test set"
     if test is None:
         raise ParameterError(
@@ -144,7 +144,7 @@ def checked_size(asked: str, size: object, count: int, least: int = 1) -> tuple[
     lengths = tuple(size) if isinstance(size, Sequence) else ()
     if len(lengths) != count or not all(type(length) is int and length >= least for length in lengths):
         wanted = f"{count} whole numbers of at least {least}, such as {[32] * count}"
-        raise ParameterError(f"{asked}, size={size!r}", f"a size has {count} lengths", wanted)
+        raise ParameterError(f"{asked}, size={size!r}", f"a size is {count} lengths of at least {least}", wanted)
     return lengths
 
 

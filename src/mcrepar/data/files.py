@@ -101,7 +101,7 @@ def existing(path: Path, instead: str = WHOLE) -> Path:
         instead: what to use where there is none.
     """
     if not path.is_file():
-        beside = listing(path.parent) if path.parent.is_dir() else f"nor a folder {path.parent.name!r}"
+        beside = listing(path.parent.absolute()) if path.parent.is_dir() else f"nor a folder {path.parent.name!r}"
         refuse(path, f"there is no such file; {beside}", instead)
     return path
 

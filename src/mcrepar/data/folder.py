@@ -44,9 +44,8 @@ def read_folder(root: Path, size: Sequence[int] = (), test_share: float = 0.2, s
     """
     target = checked_size("load('folder')", size, 2) if size else ()
     if not root.is_dir():
-        raise ParameterError(
-            f"root={str(root)!r}", "there is no such folder", "a folder with one folder for each class"
-        )
+        why = "it is a file" if root.is_file() else "there is no such folder"
+        raise ParameterError(f"root={str(root)!r}", why, "a folder with one folder for each class")
     files, classes = _files(root)
     target, grey = _headers(files, target)
     x = torch.empty(len(files), 1 if grey else 3, *target, dtype=torch.uint8)
@@ -60,10 +59,12 @@ def read_folder(root: Path, size: Sequence[int] = (), test_share: float = 0.2, s
 def _files(root: Path) -> tuple[list[_File], list[str]]:
     """Every image with its class and part; the classes are those of the training part where there are parts."""
     folders = _folders(root)
-    parts = {PARTS[folder.name]: folder for folder in folders if folder.name in PARTS}
+    parts = {PARTS[folder.name.lower()]: folder for folder in folders if folder.name.lower() in PARTS}
     if parts and len(parts) < len(folders):
-        others = some([folder.name for folder in folders if folder.name not in PARTS])
-        raise ParameterError(f"root={str(root)!r}", f"it has parts, and beside them {others}", "parts or classes")
+        used = [folder.name for folder in parts.values()]
+        others = some([folder.name for folder in folders if folder.name not in used])
+        why = f"it has the parts {some(used)}, and beside them {others}"
+        raise ParameterError(f"root={str(root)!r}", why, "one folder for each part, or classes alone")
     places = parts or {"": root}
     first = places.get("train", next(iter(places.values())))
     classes = [folder.name for folder in _folders(first)]
@@ -113,7 +114,8 @@ def _opened(path: Path) -> Image:
     try:
         return Image.open(path)
     except (UnidentifiedImageError, OSError, ValueError):
-        refuse(path, f"its {path.stat().st_size:,} bytes are no image", "an image, or move the file away")
+        why = f"its {path.stat().st_size:,} bytes are no image" if path.exists() else "it is a link to no file"
+        refuse(path, why, "an image, or move the file away")
 
 
 def _pixels(path: Path, size: tuple[int, ...], grey: bool) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +65,8 @@ def read_nifti(
     """
     target = checked_size("load('nifti')", size, 3)
     path = root / table
+    if root.is_file():
+        raise ParameterError(f"root={str(root)!r}", "it is a file", f"its folder as the root, and table={root.name}")
     rows = list(_rows(path, path_column, id_column, label_column, split_column))
     y, names = _targets(path, rows, label_column, None if regression else classes or sorted({r.label for r in rows}))
     x = torch.empty(len(rows), 1, *target, dtype=torch.uint8)
@@ -148,8 +149,8 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
         image = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
         values = np.asarray(image.get_fdata(dtype=np.float32))
         described = str(image.header["descrip"].item().decode("latin-1"))
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
-        refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({error})")
+    except Exception as error:  # a damaged header fails in many ways, some of them nibabel's own
+        refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({type(error).__name__}: {error})")
     if values.ndim == 4 and values.shape[3] == 1:
         values = values[..., 0]
     if values.ndim != 3:

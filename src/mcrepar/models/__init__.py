@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
+from mcrepar.option_values import check_value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,10 +126,12 @@ def model(
         if option not in row.options:
             near = difflib.get_close_matches(option, row.options, n=2, cutoff=0.5) or list(row.options) or ["none"]
             raise ParameterError(f"{asked} with {option}=", "the network has no such option", ", ".join(near))
+    kinds = get_type_hints(row.make.__init__)
     for option, value in {"classes": classes, "channels": channels, **options}.items():
         counts = type(row.options.get(option, 1)) is int  # so do classes and channels
         if (counts and type(value) is not int) or (type(value) is int and value < 1):
             raise ParameterError(f"{asked} with {option}={value!r}", "it counts something", "1, 2, 3, ...")
+        check_value(f"{asked} with {option}=", value, kinds[option])
     if row.dimensions == 1:
         return row.build(classes, channels, **({} if size is None else {"size": tuple(size)}), **options)
     net = row.build(classes, channels, **options)

@@ -74,7 +74,8 @@ def newest(folder: Path) -> Found | None:
         assert match is not None
         if digest_of(path)[:16] == match[2]:
             return Found(path, torch.load(path, map_location="cpu", weights_only=True))
-        warnings.warn(f"{path.name} is damaged and was left out; the one before it is taken", stacklevel=2)
+        then = "the one before it is taken" if path != paths[-1] else "there is none before it"
+        warnings.warn(f"{path.name} is damaged and was left out; {then}", stacklevel=2)
     if paths:
         why = f"all of its {len(paths)} checkpoints are damaged"
         raise ParameterError(f"{folder}", why, "another --out, or remove that folder to begin again")

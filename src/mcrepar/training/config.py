@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
+from mcrepar.option_values import check_value, fits
 
 END = "...\n"  # what YAML writes after a value that stands alone
 MAY_DIFFER = ("out", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
@@ -120,9 +120,9 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
     def check(self) -> None:
         """Refuse other types, numbers out of range and options that would have no effect, before any work."""
         for name, kind in get_type_hints(TrainConfig).items():
-            if not _fits(value := getattr(self, name), kind):
-                instead = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-                raise ParameterError(f"{flag(name)} {value!r}", "it is no value of this option", instead)
+            check_value(flag(name), getattr(self, name), kind)
+            if getattr(self, name) == "" and name in ("out", "root"):
+                raise ParameterError(f"{flag(name)} ''", "it is empty", "the name of a folder")
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -172,21 +172,6 @@ def names() -> list[str]:
     return [f.name for group in GROUPS for f in fields(group)]
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is one of an option's type.
-
-    >>> _fits(3, float | None), _fits("abc", int), _fits("exact", int | Literal["exact"])
-    (True, False, True)
-    """
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, one) for one in get_args(kind))
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool)
-    return isinstance(value, get_origin(kind) or kind)
-
-
 def flag(name: str) -> str:
     """kl_method -> --kl-method."""
     return "--" + name.replace("_", "-")
@@ -194,12 +179,21 @@ def flag(name: str) -> str:
 
 def read_config(path: Path) -> TrainConfig:
     """The options that a run folder keeps, or a refusal."""
-    config = TrainConfig(**read_options(path))
+    kinds = get_type_hints(TrainConfig)
+    config = TrainConfig(**{name: _number(value, kinds[name]) for name, value in read_options(path).items()})
     try:
         config.check()
     except ParameterError as error:
         raise error.within(str(path)) from None
     return config
+
+
+def _number(value: Any, kind: Any) -> Any:
+    """What YAML takes for a text, 1e-3 for one, is a number where a number is wanted."""
+    try:
+        return value if fits(value, kind) or not fits(0.0, kind) else float(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def read_options(path: Path) -> dict[str, Any]:

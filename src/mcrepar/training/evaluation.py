@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mcrepar import __version__, metrics
 from mcrepar.data.dataset import Split
 from mcrepar.errors import ParameterError
+from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.prediction import Prediction, predict
 from mcrepar.training.distributed import joined
@@ -49,6 +50,8 @@ def evaluate(options: EvaluateOptions) -> Path:
             raise ParameterError("mcrepar evaluate", f"{module} is not installed", "pip install 'mcrepar[train,plot]'")
     with joined(options.device) as world:
         run = open_run(options.folder)
+        if not os.access(run.folder, os.W_OK | os.X_OK):
+            raise ParameterError(f"evaluate {run.folder}", "it cannot be written", "a copy where you may write")
         run.bnn.to(world.device)
         run.likelihood.to(world.device)
         return evaluate_run(run, options)
@@ -75,7 +78,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         "task": kind.name,
         "mcrepar": __version__,
         "data": _about_data(run, known, options.split),
-        "model": {"name": run.config.model, "posterior": run.config.posterior, "prior": run.config.prior},
+        "model": {"name": run.config.model, **_families(run.bnn)},
         "draws": options.draws,
         "seed": options.seed,
         "command": options.command(),
@@ -139,6 +142,13 @@ def _calibrated(run: Run) -> str:
     return (
         f"the model kept no calibration batch; {len(batch)} training data gave BatchNorm the statistics of every draw"
     )
+
+
+def _families(bnn: BayesianModule) -> dict[str, str]:
+    """Posterior and prior of the weights, as the network has them."""
+    options = [latent.options for latent in bnn.latents.values() if isinstance(latent, Latent)]
+    sides = {"posterior": [o.posterior.name for o in options], "prior": [o.prior.name for o in options]}
+    return {side: ", ".join(dict.fromkeys(names)) for side, names in sides.items()}
 
 
 def _about_data(run: Run, known: Split, split: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mcrepar.data.dataset import Dataset, Split
 from mcrepar.errors import ParameterError
 from mcrepar.training.setup import Run
 
+TEXTS = ("root", "as", "file")  # keys whose values are taken as they are typed
 RESIZE_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}  # by the number of spatial dimensions
 
 
@@ -95,7 +96,7 @@ def read_foreign(words: str, root: str | None, known: Split, resize: bool) -> Fo
 
 
 def _parsed(words: str) -> tuple[str, dict[str, Any]]:
-    """cifar10_c,severity=3 -> ("cifar10_c", {"severity": 3}); values are YAML, lists in brackets."""
+    """cifar10_c,severity=3 -> ("cifar10_c", {"severity": 3}); values are YAML, but for names of files."""
     import yaml  # type: ignore[import-untyped]
 
     name, *pairs = re.split(r",(?![^\[]*\])", words)
@@ -105,7 +106,7 @@ def _parsed(words: str) -> tuple[str, dict[str, Any]]:
         try:
             if not sign or not key.strip():
                 raise ValueError
-            options[key.strip()] = yaml.safe_load(value)
+            options[key.strip()] = value if key.strip() in TEXTS else yaml.safe_load(value)
         except (ValueError, yaml.YAMLError):
             why = f"{pair!r} is no key=value"
             raise ParameterError(f"--ood {words}", why, "--ood arrays,root=PATH,as=svhn") from None

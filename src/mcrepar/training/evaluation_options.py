@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_type_hints
 
 from mcrepar.errors import ParameterError
+from mcrepar.option_values import check_value
 from mcrepar.training.config import flag, option
 
 
@@ -46,8 +47,12 @@ class EvaluateOptions:
         return words
 
     def check(self) -> None:
-        """Refuse numbers out of range before any work."""
+        """Refuse other types and numbers out of range before any work."""
+        for name, kind in get_type_hints(EvaluateOptions).items():
+            check_value(flag(name), getattr(self, name), kind)
         for name, least in (("draws", 1), ("batch_size", 1), ("images", 0), ("seed", 0)):
             value = getattr(self, name)
             if value < least:
                 raise ParameterError(f"{flag(name)} {value}", f"it is less than {least}", f"{least} or more")
+        if self.seed >= 2**63:
+            raise ParameterError(f"--seed {self.seed}", "it has more than 63 bits", "a smaller number")

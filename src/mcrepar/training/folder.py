@@ -98,6 +98,7 @@ class RunFolder:
     def _begin(self, facts: Mapping[str, Any], space: int) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
+        self.check()  # again: another process may have begun and ended there since
         free = shutil.disk_usage(self.path).free
         if free < space:
             why = f"the disk has {free:,} bytes left, and the checkpoints need {space:,}"

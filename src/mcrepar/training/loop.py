@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,8 @@ FAILED = 1000  # above the number of every signal
 def run(config: TrainConfig) -> Path:
     """Train as the options say, or go on with a run, and return its folder."""
     config.check()
+    if config.root is not None:  # the run can then be evaluated from anywhere
+        config = replace(config, root=str(Path(config.root).absolute()))
     check_tensorboard(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)

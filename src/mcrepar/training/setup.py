@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from mcrepar.data import DATASETS, load
 from mcrepar.data.batches import channel_statistics, hold_out, standardise
 from mcrepar.data.dataset import Dataset, Split
-from mcrepar.errors import ParameterError
+from mcrepar.errors import McreparError, ParameterError
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.models import model
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.saving import load as load_model
-from mcrepar.training.checkpoint import newest, restore
+from mcrepar.training.checkpoint import mismatch, newest, restore
 from mcrepar.training.config import TrainConfig, read_config
 from mcrepar.training.seeds import generator_of
 from mcrepar.training.warm_start import read_weights
@@ -68,7 +68,7 @@ class Facts:
         target = (float(y.mean()), float(y.std(correction=0)) or 1.0) if regression else (0.0, 1.0)
         return cls(
             len(train), dataset.channels, dataset.size, dataset.classes, tuple(mean.tolist()), tuple(std.tolist()),
-            target, dataset.source, dataset.simulated, _digest(train),
+            target, dataset.source, dataset.simulated, digest(train),
         )  # fmt: skip
 
     @classmethod
@@ -119,9 +119,17 @@ def read_data(config: TrainConfig) -> tuple[Dataset, Split, Split | None]:
         why = f"{config.data} has a validation part of its own, of {len(validation)} data"
         raise ParameterError(f"--validation {config.validation}", why, "--validation 0")
     if validation is None and config.validation:
-        train, validation = hold_out(train, config.validation, config.seed)
+        try:
+            train, validation = hold_out(train, config.validation, config.seed)
+        except ParameterError as error:
+            raise error.within(f"--validation {config.validation}") from None
     if validation is None and config.patience is not None:
         raise ParameterError(f"--patience {config.patience}", "there are no validation data", "--validation 0.1 too")
+    if dataset.classes and config.noise != TrainConfig.noise:
+        raise ParameterError(f"--noise {config.noise}", "y are classes, which have none", "a regression")
+    if not dataset.size and config.augment not in ("auto", "none"):
+        why = "the data are rows of numbers, which have no sides"
+        raise ParameterError(f"--augment {config.augment}", why, "--augment none")
     return dataset, train, validation
 
 
@@ -227,7 +235,13 @@ class Run:
     @cached_property
     def dataset(self) -> Dataset:
         """The data, read again; the training part without what was held out, which is the validation part."""
-        dataset, train, validation = read_data(self.config)
+        try:
+            dataset, train, validation = read_data(self.config)
+        except McreparError as error:
+            raise error.within(str(self.folder / "config.yaml")) from None
+        if self.facts.digest and (now := digest(train)) != self.facts.digest:
+            why = f"the data are not those that it was trained on (checksum {self.facts.digest} there, {now} now)"
+            raise ParameterError(f"run {str(self.folder)!r}", why, "the same data; new ones as --ood arrays,root=PATH")
         return Dataset(
             dataset.name, train, validation, dataset.test, dataset.classes, dataset.simulated, dataset.source
         )
@@ -254,7 +268,7 @@ def open_run(folder: str | Path) -> Run:
     net, likelihood = build_network(config, facts), build_likelihood(config, facts)
     if (folder / "model" / "config.json").exists():
         bnn = load_model(folder / "model", net)
-        likelihood.load_state_dict(_read_likelihood(folder / "model" / "likelihood.json"))
+        _restore_likelihood(likelihood, folder / "model" / "likelihood.json")
         note = "" if status == "finished" else f"the run is {status}, this is its best model so far"
     else:
         found = newest(folder / "checkpoints")
@@ -270,7 +284,7 @@ def open_run(folder: str | Path) -> Run:
     return Run(folder, config, facts, bnn.eval(), likelihood.eval(), note)
 
 
-def _digest(split: Split) -> str:
+def digest(split: Split) -> str:
     """A checksum of all x and y."""
     value = 0
     for t in (split.y, split.x):
@@ -278,9 +292,13 @@ def _digest(split: Split) -> str:
     return f"{value:08x}"
 
 
-def _read_likelihood(path: Path) -> dict[str, Tensor]:
+def _restore_likelihood(likelihood: Likelihood, path: Path) -> None:
     try:
-        return {name: torch.tensor(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+        state = {name: torch.tensor(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+        why = mismatch(state, likelihood.state_dict())
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        why = f"it is missing or damaged ({type(error).__name__}: {error})"
-        raise ParameterError(f"{path}", why, "the folder as mcrepar train wrote it") from None
+        why = f"{type(error).__name__}: {error}"
+    if why:
+        wanted = "the folder as mcrepar train wrote it"
+        raise ParameterError(f"{path}", f"it is missing or damaged ({why})", wanted)
+    likelihood.load_state_dict(state)

@@ -1,0 +1,62 @@
+"""Whether a value is one of an option's type, for options that come from YAML, the command line or Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from mcrepar.errors import ParameterError
+
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+_ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type: int also where a float is wanted, a list of them for Sequence[...], but no text.
+
+    Args:
+        value: given.
+        kind: a type hint of int, float, bool, str, None, Literal, Sequence, tuple, Mapping or a union of them.
+
+    >>> fits(3, float | None), fits("abc", int), fits(True, int), fits(["no", "yes"], Sequence[str])
+    (True, False, False, True)
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(fits(value, one) for one in parts)
+    if origin is Literal:
+        return value in parts
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if origin in (Sequence, tuple):
+        return isinstance(value, (list, tuple)) and all(fits(item, parts[0]) for item in value)
+    return isinstance(value, origin or kind)
+
+
+def described(kind: Any) -> str:
+    """What a type takes, in words.
+
+    >>> described(int | None), described(Sequence[str])
+    ('a whole number or none', 'a list of texts, each in quotes')
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(described(one) for one in parts)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin in (Sequence, tuple):
+        return f"a list of {_ITEMS[parts[0]]}" + (", each in quotes" if parts[0] is str else "")
+    return _WORDS.get(kind, "names with values")
+
+
+def check_value(asked: str, value: Any, kind: Any) -> None:
+    """Refuse a value that is not of an option's type.
+
+    Args:
+        asked: the first part of the error, without the value.
+        value: given.
+        kind: the type hint.
+    """
+    if not fits(value, kind):
+        raise ParameterError(f"{asked} {value!r}", "it is no value of this option", described(kind))
