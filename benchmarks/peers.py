@@ -206,6 +206,9 @@ def main() -> None:
     for folder in (out, figures):
         folder.mkdir(parents=True, exist_ok=True)
     found = measure(arguments.environment, arguments.quick)
+    if found["skipped"] and not arguments.out:
+        why = "; ".join(f"{name}: {reason}" for name, reason in found["skipped"].items())
+        sys.exit(f"peers.json: some libraries are missing ({why}); use --out to keep what was measured of the others")
     (out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
     peers_figure.draw(found, figures)
     if not arguments.out:

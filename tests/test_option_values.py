@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_type_hints
 
+import numpy as np
 import pytest
 
 from mcrepar.data import DATASETS, load
@@ -16,8 +17,8 @@ from mcrepar.training.evaluation_options import EvaluateOptions
 @pytest.mark.parametrize(
     ("kind", "right", "wrong"),
     [
-        (int, [0, -3], [True, 1.0, "1", None]),
-        (float, [0, 1.5], [False, "1.5", None]),
+        (int, [0, -3, np.int64(3)], [True, 1.0, "1", None]),
+        (float, [0, 1.5, np.float32(0.5)], [False, "1.5", None]),
         (bool, [True], [1, "yes"]),
         (str, ["", "a"], [1, None, ["a"]]),
         (int | None, [None, 3], ["none", 1.5]),

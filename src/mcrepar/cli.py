@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words  # before or after the command
     usual = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # no place in our code for users
+    if not debug:  # users have no use for a place in our code
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         arguments = _parser().parse_args(_expanded([word for word in words if word != "--debug"]))
         _COMMANDS[arguments.command].run(arguments[arguments.command])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -28,9 +29,9 @@ def fits(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return value in parts
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if origin in (Sequence, tuple):
-        return isinstance(value, (list, tuple)) and all(fits(item, parts[0]) for item in value)
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(fits(v, parts[0]) for v in value)
     return isinstance(value, origin or kind)
 
 

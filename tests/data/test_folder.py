@@ -148,6 +148,13 @@ def test_an_empty_class_in_training_and_a_bad_size(tmp_path):
         load("folder", root=tmp_path, size=4)
 
 
+def test_a_class_may_be_called_train(tmp_path):
+    for kind in ("Train", "Car", "Bus"):
+        for i in range(5):
+            picture(tmp_path / kind / f"{i}.png")
+    assert load("folder", root=tmp_path).classes == ("Bus", "Car", "Train")
+
+
 def test_parts_in_capitals_and_links_to_no_file(tmp_path):
     for part in ("Train", "Test"):
         for kind in ("a", "b"):

@@ -49,7 +49,7 @@ def test_a_table_with_paths_and_parts(tmp_path):
     assert load("nifti", root=tmp_path, size=SIZE, classes=("CN", "AD")).train.y.tolist() == [0, 1] * 3
 
 
-@pytest.mark.parametrize(("place", "value"), [(70, b"\x77\x77"), (40, b"\xff\xff"), (42, b"\xff\x7f" * 3)])
+@pytest.mark.parametrize(("place", "value"), [(70, b"\x77\x77"), (40, b"\xff\xff")])
 def test_a_damaged_header_is_named(tmp_path, place, value):
     study(tmp_path, 4)
     volume(path := tmp_path / "bad.nii")

@@ -129,8 +129,8 @@ def test_a_checkpoint_of_another_network_is_refused_and_changes_nothing(tmp_path
     before = {name: t.clone() for name, t in net.state_dict().items()}
     for other, why in (
         (nn.Linear(4, 2), r"'weight' is \(2, 4\) there and \(2, 3\) here"),
-        (nn.Linear(3, 2, bias=False), "it has no 'bias'"),
-        (nn.Sequential(nn.Linear(3, 2)), "it has no 'weight'"),
+        (nn.Linear(3, 2, bias=False), "the file has no 'bias'"),
+        (nn.Sequential(nn.Linear(3, 2)), "the file has no 'weight'"),
     ):
         with pytest.raises(ParameterError, match=why):
             restore(net, other.state_dict(), tmp_path / "step.pt")

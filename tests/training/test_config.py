@@ -42,6 +42,7 @@ def test_yaml_brings_back_the_same_options(tmp_path):
         ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'"),
         ("epochs: abc\n", "config.yaml.*--epochs 'abc'.*no value of.*a whole number"),
         ("epochs: 0\n", "less than 1"),
+        ("lr: yes\n", "no value of"),
     ],
 )
 def test_a_file_that_is_no_config_is_refused(text, why, tmp_path):

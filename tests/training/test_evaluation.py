@@ -17,6 +17,7 @@ from mcrepar.cli import main
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.training import evaluation, train
 from mcrepar.training.evaluation import evaluate, evaluate_run
+from mcrepar.training.setup import open_run
 
 ARRAYS = {"probs", "votes", "label", "confidence", "entropy", "expected_entropy", "mutual_information"}
 
@@ -291,12 +292,14 @@ def test_data_that_changed_since_the_training(tmp_path):
         evaluate_run(run, options(run.folder))
 
 
-def test_other_training_data_of_the_same_shape_are_refused(tmp_path):
+def test_other_training_data_are_noticed(tmp_path):
     """They may hold what is called test data now."""
     write_images(tmp_path)
     folder = train(config(tmp_path, epochs=1))
     write_images(tmp_path, seed=1)
-    with pytest.raises(ParameterError, match="not those that it was trained on"):
+    assert "not those of the training" in open_run(folder).changed
+    write_images(tmp_path, count=70)
+    with pytest.raises(ParameterError, match="it was trained on 36 data, and there are 42 now"):
         evaluate(options(folder))
 
 

@@ -25,7 +25,7 @@ def test_names_and_options_of_a_reader(tmp_path):
     assert read_foreign("arrays", str(tmp_path / "other.npz"), split(4), False).name == "arrays"
 
 
-@pytest.mark.parametrize("words", ["arrays,", "arrays,root", "arrays,=3", "arrays,classes=[a,b", "arrays,layout={"])
+@pytest.mark.parametrize("words", ["arrays,", "arrays,root", "arrays,=3", "arrays,classes=[a,b", "arrays,classes={"])
 def test_words_that_are_no_options(words):
     with pytest.raises(ParameterError, match="is no key=value"):
         read_foreign(words, None, split(4), False)

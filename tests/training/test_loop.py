@@ -233,7 +233,7 @@ def test_the_log_is_cut_where_a_run_goes_on(good, tmp_path):
     write_images(tmp_path)
     shutil.copytree(good, tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text((good / "run.json").read_text().replace('"finished"', '"running"'))
-    for path in (tmp_path / "run" / "checkpoints").glob("*09.*"):
+    for path in (tmp_path / "run" / "checkpoints").glob("step-00000009.*"):
         path.unlink()  # as if it had been killed before
     c = config(tmp_path, checkpoint_minutes=0.0, resume=True)
     (tmp_path / "run" / "config.yaml").write_text(c.to_yaml())

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+from mcrepar.training.memory import keep_freed_memory
+
 FAULTS = """
 import resource, sys, torch
 from mcrepar.training.memory import keep_freed_memory
@@ -34,5 +36,7 @@ def test_large_tensors_reuse_freed_pages():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
-def test_what_the_user_set_stays():
-    assert faults("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"
+@pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_what_the_user_set_stays(variable, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    assert not keep_freed_memory()

@@ -11,7 +11,9 @@ from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.training import train
 from mcrepar.training.config import TrainConfig
+from mcrepar.training.distributed import World
 from mcrepar.training.setup import Facts, Units, as_input, build_likelihood, build_network, open_run, read_data
+from mcrepar.training.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +82,12 @@ def test_a_network_for_other_data_is_refused(tmp_path):
 def test_options_without_effect_are_refused(tmp_path):
     write_images(tmp_path)
     with pytest.raises(ParameterError, match=r"--noise 2\.0: y are classes"):
-        read_data(config(tmp_path, noise=2.0))
+        Task.of(config(tmp_path, noise=2.0), World())
     with pytest.raises(ParameterError, match=r"--validation 0\.01: .* would be empty"):
         read_data(config(tmp_path, validation=0.01))
     write_numbers(tmp_path)
     with pytest.raises(ParameterError, match="--augment crop_flip: the data are rows of numbers"):
-        read_data(config(tmp_path, model="fcnet", model_options={"hidden": [8]}))
+        Task.of(config(tmp_path, model="fcnet", model_options={"hidden": [8]}), World())
 
 
 @pytest.mark.parametrize("text", ["{}", '{"log_scale": [1, 2]}', "[]", "no"])

@@ -30,7 +30,7 @@ def test_other_weights_are_refused(tmp_path):
     path = tmp_path / "w.pt"
     for state, why in (
         (network(4).state_dict(), r"'0.weight' is \(2, 4\) there and \(2, 3\) here"),
-        (nn.Linear(3, 2).state_dict(), "it has no '0.weight'"),
+        (nn.Linear(3, 2).state_dict(), "the file has no '0.weight'"),
         ({**network().state_dict(), "more": torch.zeros(1)}, "the network has no 'more'"),
         ({**network().state_dict(), "0.bias": torch.tensor([1.0, float("nan")])}, "'0.bias' is not finite"),
         ({"epoch": 3}, "holds no state_dict"),

@@ -113,7 +113,7 @@ def _dataset(
             refuse(
                 path,
                 f"{part} has x of {x.shape}, y of {getattr(y, 'shape', None)}",
-                "x of (N, features), x[:, None] where it is one number, or (N, ...) of images, and y of (N,)",
+                "x of (N, features), x[:, None] for one number, or of images, and y of (N,), N at least 1",
             )
         target = torch.full((len(x),), -1) if y is None else _targets(path, y.reshape(-1), bool(classes))
         splits[part] = Split(_images(path, x, layout), target)

@@ -59,7 +59,10 @@ def read_folder(root: Path, size: Sequence[int] = (), test_share: float = 0.2, s
 def _files(root: Path) -> tuple[list[_File], list[str]]:
     """Every image with its class and part; the classes are those of the training part where there are parts."""
     folders = _folders(root)
-    parts = {PARTS[folder.name.lower()]: folder for folder in folders if folder.name.lower() in PARTS}
+    lower = all(folder.name.lower() in PARTS for folder in folders)  # else a class may be called Train
+    parts = {
+        PARTS[name]: folder for folder in folders if (name := folder.name.lower() if lower else folder.name) in PARTS
+    }
     if parts and len(parts) < len(folders):
         used = [folder.name for folder in parts.values()]
         others = some([folder.name for folder in folders if folder.name not in used])

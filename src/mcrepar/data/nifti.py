@@ -149,6 +149,8 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
         image = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
         values = np.asarray(image.get_fdata(dtype=np.float32))
         described = str(image.header["descrip"].item().decode("latin-1"))
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged header fails in many ways, some of them nibabel's own
         refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({type(error).__name__}: {error})")
     if values.ndim == 4 and values.shape[3] == 1:

@@ -77,7 +77,7 @@ class Training:
 
 def _digest(config: TrainConfig) -> str:
     """Names everything that a run depends on, but not where its data are."""
-    facts = {name: getattr(config, name) for name in names() if name not in ("root", *MAY_DIFFER)}
+    facts = {name: getattr(config, name) for name in names() if name not in MAY_DIFFER}
     return hashlib.sha256(json.dumps([__version__, facts], sort_keys=True).encode()).hexdigest()[:16]
 
 

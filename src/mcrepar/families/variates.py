@@ -68,8 +68,10 @@ class Source:
         if shape == 1:
             out = self.exponential(*size)
         else:
-            alpha = torch.full((1,), shape, dtype=self.dtype, device=self.device).expand(size)
-            out = torch._standard_gamma(alpha, generator=self.generator)
+            alpha = torch.full((1,), shape, dtype=self.dtype, device=self.device)
+            out = self._filled(
+                size, lambda part, generator: part.copy_(torch._standard_gamma(alpha.expand_as(part), generator))
+            )
         return out if scale == 1 else out.mul_(scale)
 
     def inverse_gaussian(self, concentration: float, *size: int) -> Tensor:

@@ -51,7 +51,7 @@ def reliability_diagram(
     top.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--")
     bottom.bar(centre, size / size.sum(), 0.94 * width, color=light("muted"), alpha=0.6)
     top.set_xlim(max(0.0, float(low.min()) - 0.02), 1.0)
-    top.set_ylim(0, 1.26)  # room for the coloured
+    top.set_ylim(0, 1.26)  # room for the names
     top.set_yticks(np.linspace(0, 1, 6))
     for axis in (bottom.xaxis, top.yaxis, bottom.yaxis):
         percent(axis)
@@ -122,6 +122,6 @@ def predicted_against_true(y: ArrayLike, mean: ArrayLike, lower: ArrayLike, uppe
     ends = [float(true.min()), float(true.max())]
     axes.plot(ends, ends, color=light("muted"), linewidth=1.2, linestyle="--", label="perfect")
     bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top + 0.14 * (top - bottom))  # room for the coloured
+    axes.set_ylim(bottom, top + 0.14 * (top - bottom))  # room for the names
     legend(axes, loc="upper left", ncols=3, columnspacing=1.0, handletextpad=0.4)
     return figure

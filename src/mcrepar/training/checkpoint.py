@@ -103,7 +103,7 @@ def mismatch(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
     """
     for name in [*wanted, *found]:
         if name not in found or name not in wanted:
-            return f"{'it' if name not in found else 'the network'} has no {name!r}"
+            return f"{'the file' if name not in found else 'the network'} has no {name!r}"
         if found[name].shape != wanted[name].shape:
             return f"{name!r} is {tuple(found[name].shape)} there and {tuple(wanted[name].shape)} here"
     return ""

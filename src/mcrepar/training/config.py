@@ -13,7 +13,7 @@ from mcrepar.models import MODELS
 from mcrepar.option_values import check_value, fits
 
 END = "...\n"  # what YAML writes after a value that stands alone
-MAY_DIFFER = ("out", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
+MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -190,9 +190,11 @@ def read_config(path: Path) -> TrainConfig:
 
 def _number(value: Any, kind: Any) -> Any:
     """What YAML takes for a text, 1e-3 for one, is a number where a number is wanted."""
+    if not isinstance(value, str) or fits(value, kind) or not fits(0.0, kind):
+        return value
     try:
-        return value if fits(value, kind) or not fits(0.0, kind) else float(value)
-    except (TypeError, ValueError):
+        return float(value)
+    except ValueError:
         return value
 
 

@@ -66,7 +66,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     """
     known = known_part(run, options.split)
     foreign = _foreign(run, known, options)
-    notes = [note for note in (run.note, _calibrated(run)) if note]
+    notes = [note for note in (run.note, run.changed, _calibrated(run)) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
     y = known.y.numpy()
     prediction = _predict(run, run.bnn, known.x, options, options.draws)

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcrepar.data import load
+from mcrepar.data import DATASETS, load
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.errors import ParameterError
 from mcrepar.training.setup import Run
 
-TEXTS = ("root", "as", "file")  # keys whose values are taken as they are typed
 RESIZE_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}  # by the number of spatial dimensions
 
 
@@ -96,17 +95,19 @@ def read_foreign(words: str, root: str | None, known: Split, resize: bool) -> Fo
 
 
 def _parsed(words: str) -> tuple[str, dict[str, Any]]:
-    """cifar10_c,severity=3 -> ("cifar10_c", {"severity": 3}); values are YAML, but for names of files."""
+    """cifar10_c,severity=3 -> ("cifar10_c", {"severity": 3}); values are YAML where no text is wanted."""
     import yaml  # type: ignore[import-untyped]
 
     name, *pairs = re.split(r",(?![^\[]*\])", words)
+    kinds = DATASETS[name.strip()].options if name.strip() in DATASETS else {}
     options = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         try:
             if not sign or not key.strip():
                 raise ValueError
-            options[key.strip()] = value if key.strip() in TEXTS else yaml.safe_load(value)
+            text = key.strip() in ("root", "as") or kinds.get(key.strip()) is str
+            options[key.strip()] = value.strip().strip("'\"") if text else yaml.safe_load(value)
         except (ValueError, yaml.YAMLError):
             why = f"{pair!r} is no key=value"
             raise ParameterError(f"--ood {words}", why, "--ood arrays,root=PATH,as=svhn") from None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 
-# Parameters of glibc's mallopt, each with its value and the variable by which users set it themselves.
-_OPTIONS = (
-    (-4, 0, "MALLOC_MMAP_MAX_"),  # no block of its own from the kernel for a large tensor
-    (-1, -1, "MALLOC_TRIM_THRESHOLD_"),  # nothing back to the kernel
-    (-2, 64 * 2**20, "MALLOC_TOP_PAD_"),  # grow by so many bytes at least
+_OPTIONS = (  # of glibc's mallopt
+    (-4, 0),  # M_MMAP_MAX: no block of its own from the kernel for a large tensor
+    (-1, -1),  # M_TRIM_THRESHOLD: nothing back to the kernel
+    (-2, 64 * 2**20),  # M_TOP_PAD: grow by so many bytes at least
 )
 
 
@@ -24,7 +23,7 @@ def keep_freed_memory() -> bool:
     True
     """
     mallopt = None if os.name == "nt" else getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or any(variable in os.environ for _, _, variable in _OPTIONS):
+    if mallopt is None or any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
-    taken = [mallopt(option, value) for option, value, _ in _OPTIONS]
+    taken = [mallopt(option, value) for option, value in _OPTIONS]
     return all(taken)

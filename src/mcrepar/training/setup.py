@@ -125,11 +125,6 @@ def read_data(config: TrainConfig) -> tuple[Dataset, Split, Split | None]:
             raise error.within(f"--validation {config.validation}") from None
     if validation is None and config.patience is not None:
         raise ParameterError(f"--patience {config.patience}", "there are no validation data", "--validation 0.1 too")
-    if dataset.classes and config.noise != TrainConfig.noise:
-        raise ParameterError(f"--noise {config.noise}", "y are classes, which have none", "a regression")
-    if not dataset.size and config.augment not in ("auto", "none"):
-        why = "the data are rows of numbers, which have no sides"
-        raise ParameterError(f"--augment {config.augment}", why, "--augment none")
     return dataset, train, validation
 
 
@@ -239,11 +234,22 @@ class Run:
             dataset, train, validation = read_data(self.config)
         except McreparError as error:
             raise error.within(str(self.folder / "config.yaml")) from None
-        if self.facts.digest and (now := digest(train)) != self.facts.digest:
-            why = f"the data are not those that it was trained on (checksum {self.facts.digest} there, {now} now)"
+        if len(train) != self.facts.count:
+            why = f"it was trained on {self.facts.count} data, and there are {len(train)} now"
             raise ParameterError(f"run {str(self.folder)!r}", why, "the same data; new ones as --ood arrays,root=PATH")
         return Dataset(
             dataset.name, train, validation, dataset.test, dataset.classes, dataset.simulated, dataset.source
+        )
+
+    @cached_property
+    def changed(self) -> str:
+        """Where the training data are not those of the training, bit by bit, a sentence that says so; else ""."""
+        train = self.dataset.train
+        if train is None or self.facts.digest in ("", digest(train)):
+            return ""
+        return (
+            "the data are not those of the training, bit by bit (another version of a library or another processor "
+            "is enough); where files were changed, what is test data now may have been trained on"
         )
 
     def prepare(self, x: Tensor) -> Tensor:

@@ -41,6 +41,11 @@ class Task:
         if len(train) < world.size or config.batch_size % world.size:
             why = f"{world.size} processes cannot have equal shares of it"
             raise ParameterError(f"--batch-size {config.batch_size}", why, f"a multiple of {world.size}")
+        if dataset.classes and config.noise != TrainConfig.noise:
+            raise ParameterError(f"--noise {config.noise}", "y are classes, which have none", "it for a regression")
+        if not dataset.size and config.augment not in ("auto", "none"):
+            why = "the data are rows of numbers, which have no sides"
+            raise ParameterError(f"--augment {config.augment}", why, "--augment none")
         return cls(config, world, Facts.of(dataset, train), train, validation)
 
     @property
