@@ -114,7 +114,7 @@ def test_an_error_in_one_thread_releases_the_others():
 # ---- two processes
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import mcrepar
@@ -163,7 +163,7 @@ for p in bnn.parameters():
 assert not torch.equal(*everyone(bnn.draw()["0.weight"].detach())), "draws are the same"
 dist.barrier()
 print("right", flush=True)
-dist.destroy_process_group()
+os._exit(0)  # gloo's threads may abort in their teardown on a busy machine, when all is done
 """
 
 
