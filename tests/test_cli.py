@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import mcrepar
@@ -287,6 +288,16 @@ def test_a_config_with_a_wrong_value_exits_with_2(text, why, tmp_path, capsys):
     assert why in err
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_warning_names_no_place_in_our_code(tmp_path):
+    whole = np.arange(8.0)
+    np.savez(tmp_path / "data.npz", x_train=whole[:, None], y_train=whole, x_test=whole[:, None], y_test=whole)
+    words = ["--data", "arrays", "--root", str(tmp_path / "data.npz"), "--model", "fcnet", "--epochs", "1"]
+    command = [sys.executable, "-m", "mcrepar", "train", *words, "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "warning: file " in done.stderr
+    assert ".py" not in done.stderr
 
 
 def test_print_config_is_a_config(tmp_path, capsys):

@@ -156,6 +156,16 @@ def test_a_curve_ends_by_time_or_failure_and_is_extrapolated_linearly(modules):
     assert not broken.goes_on(3)
 
 
+def test_a_run_without_the_others_does_not_replace_measured_numbers(modules, monkeypatch):
+    peers, _, _ = modules
+    before = (peers.RESULTS / "peers.json").read_bytes()
+    monkeypatch.setattr(peers, "measure", lambda *_: {"skipped": {"blitz": "no network"}})
+    monkeypatch.setattr(sys, "argv", ["peers.py"])
+    with pytest.raises(SystemExit, match="blitz: no network"):
+        peers.main()
+    assert (peers.RESULTS / "peers.json").read_bytes() == before
+
+
 def test_a_child_that_leaves_no_line_is_a_recorded_fact(modules):
     peers, _, _ = modules
     found = peers.child(Path(sys.executable), "no_such_script.py", "")

@@ -58,6 +58,11 @@ def test_a_number_that_yaml_takes_for_a_text_is_one(tmp_path):
     assert read_config(path) == TrainConfig(lr=1e-3, root="1e-3")
 
 
+def test_data_may_move_between_a_run_and_its_continuation():
+    assert TrainConfig(root="data").differences(TrainConfig(root="elsewhere/data")) == []
+    assert TrainConfig(data="mnist").differences(TrainConfig()) == ["data"]
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ParameterError, match="cannot be read"):
         read_config(tmp_path / "config.yaml")
