@@ -261,8 +261,8 @@ def test_a_finished_run_is_refused_resumed_and_compared(tmp_path, capsys):
 
 def test_train_refuses_before_any_work(tmp_path, capsys):
     for word in (
-        "--model=resnet21", "--data=digit", "--posterior=radia", "--lr=-1", "--root=x", "--recipe=digit",
-        "--warm-start=nosuch.pt", "--device=nosuch",
+        "--model=resnet21", "--data=digit", "--posterior=radia", "--forward=locl", "--lr=-1", "--root=x",
+        "--recipe=digit", "--warm-start=nosuch.pt", "--device=nosuch",
     ):  # fmt: skip
         refuse(capsys, *tiny(tmp_path, word))
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
+from mcrepar.training.memory import keep_freed_memory
 from mcrepar.training.stops import Diverged, Stopped
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         arguments = _parser().parse_args(_expanded([word for word in words if word != "--debug"]))
-        _COMMANDS[arguments.command].run(arguments[arguments.command])
+        command = _COMMANDS[arguments.command]
+        if command.computes:
+            keep_freed_memory()
+        command.run(arguments[arguments.command])
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
@@ -210,9 +214,7 @@ def _train_arguments(parser: ArgumentParser) -> None:
 def _train(arguments: Namespace) -> None:
     from mcrepar.training import train
     from mcrepar.training.arguments import read_arguments
-    from mcrepar.training.memory import keep_freed_memory
 
-    keep_freed_memory()
     print(train(read_arguments(arguments.as_dict())))
 
 
@@ -225,9 +227,7 @@ def _evaluate_arguments(parser: ArgumentParser) -> None:
 
 def _evaluate(arguments: Namespace) -> None:
     from mcrepar.training.evaluation import EvaluateOptions, evaluate
-    from mcrepar.training.memory import keep_freed_memory
 
-    keep_freed_memory()
     evaluate(EvaluateOptions(**{**arguments.as_dict(), "ood": tuple(arguments.ood)}))
 
 
@@ -247,9 +247,7 @@ def _reproduce(arguments: Namespace) -> None:
         return
     from mcrepar.experiments.experiment import Request
     from mcrepar.experiments.reproduce import reproduce
-    from mcrepar.training.memory import keep_freed_memory
 
-    keep_freed_memory()
     root = None if arguments.root is None else Path(arguments.root)
     reproduce(Request(arguments.name, arguments.scale, Path(arguments.out), root, arguments.seed))
 
@@ -272,14 +270,19 @@ class _Command:
     run: Callable[[Namespace], None]
     summary: str
     usage: str | None = None  # where the options are too many for one
+    computes: bool = False  # for long, with large tensors
 
 
 _COMMANDS = {
-    "train": _Command(_train_arguments, _train, "train a Bayesian network, or go on with a run", _TRAIN),
-    "evaluate": _Command(_evaluate_arguments, _evaluate, "ask a trained network: metrics, confidence sets, report"),
+    "train": _Command(_train_arguments, _train, "train a Bayesian network, or go on with a run", _TRAIN, True),
+    "evaluate": _Command(
+        _evaluate_arguments, _evaluate, "ask a trained network: metrics, confidence sets, report", None, True
+    ),
     "explain": _Command(_pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"),
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),
     "graph": _Command(_graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"),
-    "reproduce": _Command(_reproduce_arguments, _reproduce, "measure a figure or a table of the paper, and judge it"),
+    "reproduce": _Command(
+        _reproduce_arguments, _reproduce, "measure a figure or a table of the paper, and judge it", None, True
+    ),
     "app": _Command(_app_arguments, _app, "explore estimates, pairs, graphs, memory and runs in the browser"),
 }

@@ -19,8 +19,7 @@ def keep_freed_memory() -> bool:
     prediction on volumes. The price is that memory once needed stays with the process. Elsewhere than on Linux with
     glibc, and where one of its variables is set in the environment, nothing is changed.
 
-    >>> keep_freed_memory() in (True, False)
-    True
+    >>> kept = keep_freed_memory()
     """
     mallopt = None if os.name == "nt" else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
