@@ -142,7 +142,7 @@ EXPERIMENT = Experiment(
     method="Radial weights, true draws (one per batch), Normal prior; M is that of the KL, by `stats`, whose law is "
     "that of the paper's estimate; `exact` is its limit. At the cpu scale: a CIFAR ResNet of 8 layers (ResNet-20 with "
     "one block a stage) instead of ResNet-50, 4 epochs instead of 100, batches of 128, a tempered and annealed KL "
-    "(beta 0.01) with a learned prior scale for each tensor, three replications, 30 draws at the test. At the tiny "
+    "(beta 0.01) with a learned prior scale for each tensor, three replications, 20 draws at the test. At the tiny "
     "scale: scikit-learn's digits. The confidence of an answer is the share of draws that vote for it. `held` for a "
     "higher accuracy needs all differences above 0 and their mean above two standard errors; for a larger variance the "
     "5 % point of the F distribution; `not told` is a difference of the right sign that may be chance. What to expect "

@@ -192,7 +192,7 @@ _VOLUMES: dict[str, Any] = {
 }  # fmt: skip
 IMAGES = {
     "tiny": Training("digits", "fcnet", 5, {**TEMPERED, **_FAST, "model_options": {"hidden": [24]}, "epochs": 2}),
-    "cpu": Training("cifar10", "resnet20", 30, {
+    "cpu": Training("cifar10", "resnet20", 20, {
         **TEMPERED, **_FAST, "model_options": {"blocks": 1}, "epochs": 4, "calibration": 1024}),
     "paper": Training("cifar10", "preact_resnet50", 100, {**_PAPER, "calibration": 1024}),
 }  # fmt: skip
@@ -207,6 +207,6 @@ BRAIN = {
 }  # fmt: skip
 _ADRENAL = {"data_options": {"file": "adrenalmnist3d.npz"}}
 ADRENAL = {
-    "cpu": Training("medmnist", "unet3d_encoder", 100, {**_VOLUMES, **_ADRENAL, "batch_size": 32, "epochs": 6}),
+    "cpu": Training("medmnist", "unet3d_encoder", 30, {**_VOLUMES, **_ADRENAL, "batch_size": 32, "epochs": 6}),
     "paper": Training("medmnist", "unet3d_encoder", 100, {**_PAPER, **_ADRENAL, "augment": "flip", "calibration": 64}),
 }

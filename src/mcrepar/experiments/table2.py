@@ -123,8 +123,9 @@ EXPERIMENT = Experiment(
     "unet3d_encoder --kl-method stats --n-mc-iter 100`, FOLDER holding participants.csv and the volumes. The network "
     "is the paper's; Radial weights, true draws, M by `stats`. At the cpu scale: 20 x 24 x 20 and 28^3 voxels, 12 "
     "and 6 epochs instead of 100, a tempered and annealed KL (beta 0.001) with the best prior scale for each tensor, "
-    "five and three replications. At the tiny scale the simulated volumes only. The paper has 88 validation volumes: "
-    "a set of a tenth of them has an accuracy known to ±16 points, so that differences of that size need no cause.",
+    "five and three replications, 100 and 30 draws at the test. At the tiny scale the simulated volumes only. The "
+    "paper has 88 validation volumes: a set of a tenth of them has an accuracy known to ±16 points, so that "
+    "differences of that size need no cause.",
     version=1,
     settings={
         "tiny": Settings((Study("brain", BRAIN["tiny"], (1, 100), 2),)),
