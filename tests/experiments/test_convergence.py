@@ -23,7 +23,7 @@ def test_tiny(tmp_path):
         assert row["curves"]["nll"][1] < row["curves"]["nll"][0]
 
 
-@pytest.mark.parametrize(("many", "told"), [(0.9, True), (0.7, False)])
+@pytest.mark.parametrize(("many", "told"), [(0.9, True), (0.7, False), (0.7999, None)])
 def test_a_gain_with_m(many, told):
     found = judge(results({1: 0.8, 17: 0.8, 100: many, None: many}))
     assert [finding.held for finding in found[:2]] == [told, told]
@@ -46,5 +46,7 @@ def test_runs_that_diverged_are_drawn_by_none():
     rows = [{**row, "failed": "nan" if row["draws"] == 1 else None} for row in found.rows]
     lost = Results(found.settings, rows)
     assert {finding.held for finding in judge(lost)} == {None}
+    assert not any("None" in finding.measured for finding in judge(lost))
+    assert "difference in points not known" in judge(lost)[0].measured
     assert len(draw(lost).axes) == 4
     assert "M = 100" in tell(lost)

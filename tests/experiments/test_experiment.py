@@ -11,7 +11,9 @@ from mcrepar.experiments.experiment import Finding, Request, Results, markdown, 
         ([True, True], "held"),
         ([False, False], "not held"),
         ([True, False], "held in part"),
-        ([True, None], "held"),
+        ([True, None], "held (1 of 2 judged)"),
+        ([True, False, None], "held in part (2 of 3 judged)"),
+        ([False, None, None], "not held (1 of 3 judged)"),
         ([None], "not judged at this scale"),
         ([], "not judged at this scale"),
     ],
@@ -22,6 +24,7 @@ def test_verdict(told, expected):
 
 def test_our_own_sentences_do_not_count():
     findings = [Finding("the paper", "x", True), Finding("ours", "y", False, ours=True)]
+    assert verdict([*findings, Finding("ours", "z", None, ours=True)]) == "held"
     assert verdict(findings) == "held"
     assert [finding.word for finding in findings] == ["yes", "no"]
     assert Finding("a", "b", None).word == "not told"

@@ -3,7 +3,8 @@ from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
 
 from mcrepar.experiments.experiment import Results, verdict
-from mcrepar.experiments.fig8_left import EXPERIMENT, judge
+from mcrepar.experiments.fig8_left import EXPERIMENT, judge, tell
+from mcrepar.experiments.trained import TAUS
 
 
 def results(accuracy: dict, wide: dict | None = None) -> Results:
@@ -16,7 +17,7 @@ def results(accuracy: dict, wide: dict | None = None) -> Results:
 def test_tiny(tmp_path):
     result = tiny("fig8-left", tmp_path)
     assert len(result["measured"]) == 8
-    assert held(result)[1:] == [None, None, None], "two replications judge nothing"
+    assert held(result) == [None] * 4, "two replications judge nothing"
     assert min(row["scores"]["accuracy"] for row in result["measured"]) > 0.25, "of ten classes"
 
 
@@ -31,8 +32,53 @@ def test_a_gain_with_m(many, told):
 def test_a_spread_that_falls_with_m():
     found = judge(results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8}, {1: 0.1, 17: 0.01, 100: 0.01}))
     assert found[2].held
-    assert verdict(found) == "held in part"
+    assert verdict(found) == "held (2 of 3 judged)"
+
+
+def only(found: Results, changed) -> Results:
+    """The runs of M = 17, changed."""
+    return Results(found.settings, [changed(row) if row["draws"] == 17 else row for row in found.rows])
+
+
+def sets(accuracy) -> object:
+    return lambda row: {**row, "sets": [{**s, "accuracy": accuracy(s["tau"], row["replication"])} for s in row["sets"]]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (lambda row: {**row, "failed": "nan"}, None),
+        (lambda row: {**row, "failed": "nan" if row["replication"] else None}, None),
+        (sets(lambda tau, k: 0.8 if tau == TAUS[0] else None), None),
+        (sets(lambda tau, k: 0.8 + 0.001 * k if tau < 0.7 else 0.82 if tau < 0.9 else None), True),
+        (sets(lambda tau, k: 0.9 - 0.1 * tau), None),
+        (sets(lambda tau, k: 0.8 - 0.1 * (tau == 0.9) + 0.1 * tau), None),
+    ],
+    ids=["all diverged", "one is left", "one set", "some sets", "falls", "falls between"],
+)
+def test_a_rise_for_every_m(changed, told):
+    found = only(results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8}), changed)
+    assert judge(found)[0].held is told
+
+
+def test_an_accuracy_that_falls_is_noticed():
+    found = results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8})
+    falls = sets(lambda tau, k: 0.9 - 0.1 * tau + 0.001 * k)
+    assert judge(Results(found.settings, [falls(row) for row in found.rows]))[0].held is False
+
+
+def test_runs_that_ended_are_counted():
+    found = results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8}, {1: 0.1, 100: 0.02})
+    lost = [{**row, "failed": "nan" if row["replication"] == 0 and row["draws"] == 1 else None} for row in found.rows]
+    lost = Results(found.settings, lost)
+    assert "(2 replications tell nothing)" in judge(lost)[2].measured
+    assert "2 of 3 with M = 1" in tell(lost)
 
 
 def test_exact_that_differs_is_noticed():
     assert judge(results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.9}))[3].held is False
+
+
+def test_noise_does_not_make_exact_the_same():
+    wide = {100: 0.1, None: 0.1}
+    assert judge(results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8}, wide))[3].held is None

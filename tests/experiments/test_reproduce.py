@@ -1,5 +1,6 @@
 """The framework, on an experiment of numbers that are squared."""
 
+import io
 import json
 import os
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ class Squares:
 
     def __init__(self):
         self.measured, self.stop_at, self.needs = [], None, None
+        self.findings = [Finding("Squares grow.", "they | do", True)]
 
     def measure(self, part: Part, bench: Bench) -> dict:
         if part.key == self.stop_at:
@@ -35,7 +37,7 @@ class Squares:
         if self.needs and (root is None or not (root / self.needs).exists()):
             raise ParameterError("squares", f"there is no {self.needs}", f"--root with {self.needs}, from its makers")
 
-    def experiment(self, version: int = 1, numbers: tuple[int, ...] = (1, 2, 3)) -> Experiment:
+    def experiment(self, version: int = 1, numbers: tuple[int, ...] = (1, 2, 3), measure=None) -> Experiment:
         settings = Settings(numbers)
         return Experiment(
             title="Squares",
@@ -45,8 +47,8 @@ class Squares:
             version=version,
             settings=dict.fromkeys(("tiny", "cpu", "paper"), settings),
             parts=lambda settings: [Part(f"n{n}", {"number": n}) for n in settings.numbers],
-            measure=self.measure,
-            judge=lambda results: [Finding("Squares grow.", "they | do", results.rows[0]["square"] < 9)],
+            measure=measure or self.measure,
+            judge=lambda results: self.findings if results.rows[0]["square"] < 9 else [],
             draw=lambda results: Figure(),
             tell=lambda results: "",
             check=self.check,
@@ -81,7 +83,7 @@ def run(folder, **options) -> list[str]:
 
 
 def test_the_three_files(squares, tmp_path):
-    assert run(tmp_path) == [f"squares: held ({tmp_path / 'squares' / 'README.md'})"]
+    assert run(tmp_path)[-1] == f"squares: held ({tmp_path / 'squares' / 'README.md'})"
     result = json.loads((tmp_path / "squares" / "result.json").read_text())
     assert [row["square"] for row in result["measured"]] == [1, 4, 9]
     assert result["settings"] == {"numbers": [1, 2, 3]}
@@ -90,6 +92,37 @@ def test_the_three_files(squares, tmp_path):
     page = (tmp_path / "squares" / "README.md").read_text()
     for text in ("Squares grow.", "Figure 99", r"they \| do", "figure.png", "--scale tiny", "seed 0", "held"):
         assert text in page
+    assert "smoke test: no verdict on the paper" in page
+    run(tmp_path, scale="cpu")
+    assert "smoke test" not in (tmp_path / "squares" / "README.md").read_text()
+
+
+def test_the_verdict_says_what_was_judged(squares, tmp_path):
+    squares.findings = [Finding("Squares grow.", "they do", True), Finding("They end.", "not known", None)]
+    assert "squares: held (1 of 2 judged)" in run(tmp_path)[-1]
+    assert json.loads((tmp_path / "squares" / "result.json").read_text())["verdict"] == "held (1 of 2 judged)"
+    assert "**Measured here: held (1 of 2 judged).**" in (tmp_path / "squares" / "README.md").read_text()
+
+
+def test_a_line_for_every_part_where_there_is_no_terminal(squares, tmp_path):
+    squares.stop_at = "n2"
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    squares.stop_at = None
+    assert run(tmp_path)[:-1] == ["squares: n2, 0.0 s, 2 of 3", "squares: n3, 0.0 s, 3 of 3"]
+
+
+def test_lines_are_written_out_at_once(squares, tmp_path, monkeypatch):
+    class Log(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed += 1
+
+    log = Log()
+    monkeypatch.setattr("sys.stdout", log)
+    reproduce.reproduce(Request("squares", "tiny", tmp_path))
+    assert log.flushed == len(log.getvalue().splitlines()) == 4
 
 
 def test_an_interrupted_run_goes_on(squares, tmp_path):
@@ -97,7 +130,7 @@ def test_an_interrupted_run_goes_on(squares, tmp_path):
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         reproduce.reproduce(Request("squares", "tiny", tmp_path), said.append)
-    assert said == ["squares was interrupted; what was measured is kept, and the same command goes on from there"]
+    assert said[-1] == "squares was interrupted; what was measured is kept, and the same command goes on from there"
     assert squares.measured == ["n1", "n2"]
     assert not (tmp_path / "squares" / "result.json").exists()
     squares.stop_at = None
@@ -107,27 +140,45 @@ def test_an_interrupted_run_goes_on(squares, tmp_path):
     assert squares.measured == ["n1", "n2", "n3"], "a finished experiment is only written again"
 
 
-@pytest.mark.parametrize("change", ["version", "numbers", "seed", "package"])
+@pytest.mark.parametrize("change", ["version", "numbers", "package"])
 def test_parts_of_other_circumstances_are_measured_anew(squares, tmp_path, monkeypatch, change):
     run(tmp_path)
-    options = {}
     if change == "version":
         squares.use(version=2)
     elif change == "numbers":
         squares.use(numbers=(1, 2))
-    elif change == "package":
-        monkeypatch.setattr(store, "__version__", "99.0")
     else:
-        options["seed"] = 1
-    said = run(tmp_path, **options)
-    assert "of another version, seed or setting, and are measured anew: n1, n2" in said[0]
+        monkeypatch.setattr(store, "__version__", "99.0")
+    said = run(tmp_path)
+    assert "of another version or setting, and are measured anew: n1, n2" in said[0]
     assert squares.measured[:3] == ["n1", "n2", "n3"]
     assert squares.measured[3:5] == ["n1", "n2"]
 
 
-def test_a_broken_part_is_measured_anew(squares, tmp_path):
+def test_parts_of_another_seed_are_kept_apart(squares, tmp_path):
+    squares.stop_at = "n3"
+    for seed in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, seed=seed)
+    assert squares.measured == ["n1", "n2"] * 2
+    assert len(list((tmp_path / "squares" / "parts-tiny-seed1").glob("*.json"))) == 2
+    squares.stop_at = None
     run(tmp_path)
-    (tmp_path / "squares" / "parts-tiny" / "n2.json").write_text('{"finger')
+    assert squares.measured[4:] == ["n3"], "those of the first seed are still there"
+    with pytest.raises(ParameterError, match=r"--seed 1: .*result of the seed 0.*use --seed 0, or another --out"):
+        run(tmp_path, seed=1)
+    with pytest.raises(ParameterError, match="seed"):
+        run(tmp_path, scale="cpu", seed=1)
+    assert squares.measured[4:] == ["n3"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: "{'", lambda text: "[]", lambda text: text.replace('"seconds"', '"s"')]
+)
+def test_a_broken_part_is_measured_anew(squares, tmp_path, damage):
+    run(tmp_path)
+    part = tmp_path / "squares" / "parts-tiny" / "n2.json"
+    part.write_text(damage(part.read_text()))
     assert run(tmp_path)[0].endswith("measured anew: n2")
     assert squares.measured == ["n1", "n2", "n3", "n2"]
 
@@ -155,10 +206,53 @@ def test_a_smaller_scale_does_not_replace_a_larger_one(squares, tmp_path):
     assert json.loads((tmp_path / "squares" / "result.json").read_text())["scale"] == "paper"
 
 
+def test_a_part_that_lacks_what_is_judged_is_an_error_in_words(squares, tmp_path):
+    run(tmp_path)
+    before = (tmp_path / "squares" / "result.json").read_bytes()
+    part = tmp_path / "squares" / "parts-tiny" / "n1.json"
+    part.write_text(part.read_text().replace('"square"', '"cube"'))
+    with pytest.raises(ParameterError, match=r"parts-tiny lacks what is judged .*'square'.*folder is deleted"):
+        run(tmp_path)
+    assert (tmp_path / "squares" / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"scale": "paper", "see', "[]", '{"scale": "huge", "seed": 0}', '{"scale": "cpu"}']
+)
+def test_a_damaged_result_is_not_replaced(squares, tmp_path, text):
+    (tmp_path / "squares").mkdir()
+    (tmp_path / "squares" / "result.json").write_text(text)
+    with pytest.raises(ParameterError, match=r"result\.json is there, but does not say.*moved away"):
+        run(tmp_path, scale="paper")
+    assert (tmp_path / "squares" / "result.json").read_text() == text
+    assert squares.measured == []
+
+
+def test_a_larger_scale_that_ends_meanwhile_is_not_replaced(squares, tmp_path):
+    def measure(part, bench):
+        (tmp_path / "squares" / "result.json").write_text('{"scale": "cpu", "seed": 0}')
+        return squares.measure(part, bench)
+
+    squares.use(measure=measure)
+    with pytest.raises(ParameterError, match="holds a result of the scale cpu"):
+        run(tmp_path)
+    assert not (tmp_path / "squares" / "README.md").exists()
+
+
+def test_two_processes_do_not_compute_the_same(squares, tmp_path):
+    held = store.Store(tmp_path / "squares", "tiny", 0, "x")
+    with held.taken():
+        with pytest.raises(ParameterError, match=r"another process is computing .*parts-tiny.*when that one has ended"):
+            run(tmp_path)
+        assert squares.measured == []
+        run(tmp_path, scale="cpu")
+    assert squares.measured == ["n1", "n2", "n3"]
+
+
 def test_nothing_is_left_beside_the_files(squares, tmp_path):
     run(tmp_path)
     found = sorted(str(path.relative_to(tmp_path / "squares")) for path in (tmp_path / "squares").rglob("*"))
-    parts = ["parts-tiny", "parts-tiny/n1.json", "parts-tiny/n2.json", "parts-tiny/n3.json"]
+    parts = ["parts-tiny", "parts-tiny/.lock", "parts-tiny/n1.json", "parts-tiny/n2.json", "parts-tiny/n3.json"]
     assert found == sorted(["README.md", "figure.png", "result.json", *parts])
 
 
@@ -204,6 +298,22 @@ def test_an_out_that_cannot_be_written(squares, tmp_path, monkeypatch):
     assert squares.measured == []
 
 
+def test_an_out_with_too_long_a_name(squares, tmp_path):
+    with pytest.raises(ParameterError, match=r"--out .*File name too long.*use a place where you may write"):
+        run(tmp_path / ("x" * 300))
+    assert squares.measured == []
+
+
+def test_an_out_that_may_not_be_looked_into(squares, tmp_path, monkeypatch):
+    def refuse(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)  # the superuser may look anywhere
+    with pytest.raises(ParameterError, match=r"secret/squares cannot be written .Permission denied."):
+        run(tmp_path / "secret")
+    assert squares.measured == []
+
+
 def test_a_disk_that_fails_is_an_error_in_words(squares, tmp_path, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
@@ -215,7 +325,7 @@ def test_a_disk_that_fails_is_an_error_in_words(squares, tmp_path, monkeypatch):
 
 def test_numbers_that_are_no_numbers_are_not_stored(squares, tmp_path):
     broken = replace(squares.experiment(), measure=lambda part, bench: {"square": float("nan")})
-    made = store.Store(tmp_path, "tiny", "x")
+    made = store.Store(tmp_path, "tiny", 0, "x")
     with pytest.raises(ValueError, match="Out of range float"):
         made.save(Part("n1", {}), broken.measure(Part("n1", {}), None), 0.0)
     assert not list(tmp_path.rglob("*.json"))

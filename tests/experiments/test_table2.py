@@ -7,9 +7,9 @@ from mcrepar.experiments.experiment import Results
 from mcrepar.experiments.table2 import EXPERIMENT, draw, judge, tell
 
 
-def results(gain: float) -> Results:
+def results(gain: float, wide: float = 0.01) -> Results:
     rows = [
-        made_up(study, m, k, 0.6 + 0.01 * k + (gain if m == 100 else 0.0))
+        made_up(study, m, k, 0.6 + wide * k + (gain if m == 100 else 0.0))
         for study in ("brain", "adrenal")
         for m in (1, 100)
         for k in range(3)
@@ -25,9 +25,20 @@ def test_tiny(tmp_path):
     assert "simulated" in page
 
 
-@pytest.mark.parametrize(("gain", "told"), [(0.3, [True, True]), (-0.1, [False, False]), (0.05, [True, False])])
-def test_a_gain_with_m(gain, told):
-    assert [finding.held for finding in judge(results(gain))] == told * 2
+@pytest.mark.parametrize(
+    ("gain", "wide", "told"),
+    [
+        (0.28, 0.01, [True, True]),
+        (0.5, 0.01, [True, None]),
+        (0.15, 0.01, [True, False]),
+        (0.05, 0.01, [True, False]),
+        (-0.1, 0.01, [False, False]),
+        (-0.01, 0.01, [None, False]),
+        (0.2, 0.1, [None, None]),
+    ],
+)
+def test_a_gain_with_m(gain, wide, told):
+    assert [finding.held for finding in judge(results(gain, wide))] == told * 2
 
 
 def test_both_data_sets_are_shown():

@@ -11,6 +11,7 @@ from mcrepar.experiments.experiment import Bench
 from mcrepar.experiments.replicated import ADRENAL, BRAIN, IMAGES
 from mcrepar.experiments.trained import DETERMINISTIC, TAUS, confidence_set, need_data, outside, trained
 from mcrepar.training import loop
+from mcrepar.training.folder import RunFolder
 from mcrepar.training.stops import Caught, Diverged
 
 QUICK = replace(BRAIN["tiny"], asked=3)
@@ -81,6 +82,23 @@ def test_divergence_is_a_result(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "train", diverge)
     assert trained(QUICK, bench(tmp_path)) == {"failed": "epoch 1, step 2: the loss is nan"}
+
+
+def test_a_run_that_another_experiment_computes_is_named(tmp_path):
+    config = QUICK.config(bench(tmp_path))
+    other = RunFolder(config)
+    Path(config.out).mkdir(parents=True)
+    other._take()
+    with pytest.raises(ParameterError, match=r"the run .*unet3d_encoder-.*another experiment.*the same command"):
+        trained(QUICK, bench(tmp_path))
+    other.release()
+
+
+def test_other_refusals_stay_as_they_are(tmp_path):
+    (tmp_path / "runs").touch()
+    with pytest.raises(ParameterError, match="--out") as refusal:
+        trained(QUICK, bench(tmp_path))
+    assert "another experiment" not in str(refusal.value)
 
 
 def test_the_deterministic_version_is(tmp_path):

@@ -97,15 +97,19 @@ class Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """held, held in part, or not held: over the paper's sentences that could be judged.
+    """held, held in part, or not held: the paper's sentences, and how many of them were judged where not all were.
 
     >>> verdict([Finding("it is fast", "1 s", True), Finding("it is exact", "off by 1", False)])
     'held in part'
+    >>> verdict([Finding("it is fast", "1 s", True), Finding("it is exact", "not known", None)])
+    'held (1 of 2 judged)'
     """
-    judged = [finding.held for finding in findings if not finding.ours and finding.held is not None]
+    told = [finding.held for finding in findings if not finding.ours]
+    judged = [held for held in told if held is not None]
     if not judged:
         return "not judged at this scale"
-    return "held" if all(judged) else "held in part" if any(judged) else "not held"
+    word = "held" if all(judged) else "held in part" if any(judged) else "not held"
+    return word if len(judged) == len(told) else f"{word} ({len(judged)} of {len(told)} judged)"
 
 
 @dataclass(frozen=True)

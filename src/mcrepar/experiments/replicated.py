@@ -13,9 +13,24 @@ from mcrepar.experiments.experiment import Bench, Part, Results, Row
 from mcrepar.experiments.trained import TEMPERED, Training, need_data, trained
 
 # Beyond it the ratio of two variances of n replications each is called larger: by chance once in 20.
-LARGER = {3: 19.0, 4: 9.28, 5: 6.39, 6: 5.05, 8: 3.79, 10: 3.18}
+VARIANCES = {3: 19.0, 4: 9.28, 5: 6.39, 6: 5.05, 8: 3.79, 10: 3.18}
+# Student's 97.5 % points by degrees of freedom; scipy is no dependency.
+STUDENT = {
+    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179,
+    15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980, 1000: 1.962,
+}  # fmt: skip
 LEAST = 3  # replications from which anything is judged
 EXACT = "exact"
+JUDGED = (
+    "A difference is judged by its 95 % Student interval (degrees of freedom: the fewer replications minus one), that "
+    "of all thresholds by the mean of those with three replications and the error of one of them, for they share their "
+    "data; a ratio of variances by the 5 % points of the F distribution on both sides; `not told` is whatever chance "
+    "may have made, or fewer than three replications."
+)
+TRUE_DRAWS = (
+    "Draws here are true ones; the forward of the paper's published code (fig7, `published noise`) nearly removes the "
+    "noise, so that the paper's numbers are not those of true draws."
+)
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,14 @@ def groups(results: Results, study: str) -> dict[str, list[Row]]:
     return found
 
 
+def ended(results: Results, study: Study) -> str:
+    """How many of the replications did not diverge, by M."""
+    counts = (
+        f"{len(rows)} of {study.replications} with {label}" for label, rows in groups(results, study.name).items()
+    )
+    return f"runs that ended: {', '.join(counts)}"
+
+
 @dataclass(frozen=True)
 class Spread:
     """The mean and the deviation of replications; None where there are too few numbers."""
@@ -120,14 +143,41 @@ def over(rows: Sequence[Row], quantity: Callable[[Row], float | None]) -> Spread
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean minus another one, its standard error, and the replications of the mean that has fewer."""
+    """A mean minus another one, its standard error, and the replications of the mean that has fewer.
+
+    The interval is Student's, 95 % and two-sided, with `count - 1` degrees of freedom: the conservative choice, for
+    Welch's lie between it and the sum of both.
+    """
 
     value: float
     error: float
     count: int
 
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.value - self._half()
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.value + self._half()
+
+    def _half(self) -> float:
+        freedom = self.count - 1
+        return math.inf if freedom < 1 else self.error * STUDENT[max(n for n in STUDENT if n <= freedom)]
+
     def __str__(self) -> str:
         return f"{100 * self.value:+.2f} ± {100 * self.error:.2f}"
+
+    def interval(self, unit: float = 100.0) -> str:
+        """The value and its interval, in points where no other unit is given.
+
+        >>> Difference(0.02, 0.005, 3).interval()
+        '+2 (95 % interval -0.151 to +4.15)'
+        """
+        value, low, high = (f"{unit * x:+.3g}" for x in (self.value, self.low, self.high))
+        return f"{value} (95 % interval {low} to {high})"
 
 
 def difference(first: Spread, second: Spread) -> Difference | None:
@@ -138,47 +188,105 @@ def difference(first: Spread, second: Spread) -> Difference | None:
     return Difference(first.mean - second.mean, error, min(first.count, second.count))
 
 
-def higher(differences: Sequence[Difference | None]) -> bool | None:
-    """Whether all are above 0, and their mean by two standard errors; None where chance may have made it so.
+def paired(gains: Spread) -> Difference | None:
+    """The mean of differences that were taken within each replication; None where it is not known."""
+    if gains.mean is None or gains.deviation is None:
+        return None
+    return Difference(gains.mean, gains.deviation / math.sqrt(gains.count), gains.count)
 
-    The thresholds share their data, so that the error of the mean is taken as that of one difference.
 
-    >>> higher([Difference(0.03, 0.01, 3), Difference(0.05, 0.01, 3)]), higher([Difference(-0.01, 0.01, 3)])
-    (True, False)
+def told(difference: Difference | None, unit: float = 100.0) -> str:
+    """The difference and its interval, where it is known."""
+    return "not known" if difference is None else difference.interval(unit)
+
+
+def listed(thresholds: Sequence[float], differences: Sequence[Difference | None]) -> str:
+    """The differences by threshold, those that are known.
+
+    >>> listed((0.5, 0.9), [Difference(0.03, 0.01, 3), None])
+    'by threshold, with standard errors, 0.5: +3.00 ± 1.00'
+    """
+    known = [f"{tau:g}: {d}" for tau, d in zip(thresholds, differences, strict=True) if d is not None]
+    return f"by threshold, with standard errors, {', '.join(known) or 'not known'}"
+
+
+def mean_of(differences: Sequence[Difference | None]) -> Difference | None:
+    """The mean of differences that share their data, so that its error is taken as that of one of them.
+
+    Those of fewer than three replications are left out.
+
+    >>> mean_of([Difference(0.03, 0.01, 3), Difference(0.05, 0.01, 4), None])
+    Difference(value=0.04, error=0.01, count=3)
     """
     known = [d for d in differences if d is not None and d.count >= LEAST]
     if not known:
         return None
-    mean, error = statistics.fmean(d.value for d in known), statistics.fmean(d.error for d in known)
-    return False if any(d.value <= 0 for d in known) else True if mean > 2 * error else None
+    value, error = statistics.fmean(d.value for d in known), statistics.fmean(d.error for d in known)
+    return Difference(value, error, min(d.count for d in known))
 
 
-def larger(first: Spread, second: Spread) -> tuple[float | None, bool | None]:
-    """The ratio of two variances, and whether the first is larger; None where chance may have made it so.
+def higher(difference: Difference | None) -> bool | None:
+    """Whether the whole interval is above 0, False where it is below; None where chance may have made either.
 
-    >>> larger(Spread(1.0, 0.5, 3), Spread(1.0, 0.1, 3))
-    (25.0, True)
+    >>> higher(Difference(0.05, 0.01, 3)), higher(Difference(-0.05, 0.01, 3)), higher(Difference(-0.03, 0.01, 3))
+    (True, False, None)
     """
-    if not first.deviation or not second.deviation:
-        return None, None
-    ratio, count = (first.deviation / second.deviation) ** 2, min(first.count, second.count)
-    if count < LEAST:
-        return ratio, None
-    return ratio, False if ratio <= 1 else True if ratio > _beyond(count) else None
+    if difference is None or difference.count < LEAST:
+        return None
+    return True if difference.low > 0 else False if difference.high < 0 else None
 
 
-def _beyond(count: int) -> float:
-    """The bound for so many replications, or for the next smaller number in the table."""
-    return LARGER[max(n for n in LARGER if n <= count)]
+def similar(difference: Difference | None, margin: float) -> bool | None:
+    """Whether the whole interval is within the margin on both sides of 0, False where it is wholly outside; else None.
+
+    >>> similar(Difference(0.0, 0.004, 3), 0.02), similar(Difference(0.1, 0.004, 3), 0.02)
+    (True, False)
+    >>> similar(Difference(0.0, 0.1, 3), 0.02)  # noise tells nothing
+    """
+    if difference is None or difference.count < LEAST:
+        return None
+    if -margin <= difference.low and difference.high <= margin:
+        return True
+    return False if difference.low > margin or difference.high < -margin else None
 
 
-def ratio_text(ratio: float | None, count: int) -> str:
-    """The ratio of two variances in words."""
-    if ratio is None:
-        return "the ratio of the variances is not known"
-    if count < LEAST:
-        return f"the ratio of the variances is {ratio:.2g} ({count} replications tell nothing)"
-    return f"the ratio of the variances is {ratio:.2g} (chance explains up to {_beyond(count):g}, {count} replications)"
+@dataclass(frozen=True)
+class Ratio:
+    """The variance of replications over that of others, None where it is not known, and the smaller number of them."""
+
+    value: float | None
+    count: int
+
+    @property
+    def bound(self) -> float:
+        """What chance explains, for so many replications or the next smaller number in the table."""
+        return VARIANCES[max(n for n in VARIANCES if n <= self.count)]
+
+    def larger(self) -> bool | None:
+        """Whether the first variance is larger, False where it is smaller; None where chance may have made either.
+
+        >>> [Ratio(value, 3).larger() for value in (25.0, 0.04, 0.5)]
+        [True, False, None]
+        """
+        if self.value is None or self.count < LEAST:
+            return None
+        return True if self.value > self.bound else False if self.value < 1 / self.bound else None
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "the ratio of the variances is not known"
+        explained = (
+            f"{self.count} replications tell nothing"
+            if self.count < LEAST
+            else f"chance explains {1 / self.bound:.2g} to {self.bound:.2g}, {self.count} replications that ended"
+        )
+        return f"the ratio of the variances is {self.value:.2g} ({explained})"
+
+
+def ratio(first: Spread, second: Spread) -> Ratio:
+    """The ratio of two variances, of independent replications."""
+    value = (first.deviation / second.deviation) ** 2 if first.deviation and second.deviation else None
+    return Ratio(value, min(first.count, second.count))
 
 
 # ---- the trainings

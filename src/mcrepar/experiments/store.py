@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.experiments.experiment import SCALES, Experiment, Part, Row
+from mcrepar.training.folder_lock import FolderTaken, take
 from mcrepar.training.whole_file import write_bytes
 
 
@@ -23,30 +25,67 @@ class Store:
     Args:
         folder: results/NAME.
         scale: of the parts.
+        seed: of their noise.
         fingerprint: of everything that a part's numbers depend on.
     """
 
     folder: Path
     scale: str
+    seed: int
     fingerprint: str
 
     @property
     def parts(self) -> Path:
-        """Where the parts of this scale are."""
-        return self.folder / f"parts-{self.scale}"
+        """Where the parts of this scale and seed are."""
+        return self.folder / (f"parts-{self.scale}" + (f"-seed{self.seed}" if self.seed else ""))
 
     def check(self) -> None:
-        """Refuse a folder that cannot be written, or that holds the result of a larger scale."""
-        asked = f"--out {self.folder.parent}"
-        above = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
+        """Refuse a folder that cannot be written, or whose result is of a larger scale or of another seed."""
+        try:
+            above = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
+        except OSError as error:  # a name that is too long, or a folder that may not be looked into
+            raise self._refused(error.filename or self.folder, error) from None
         if not above.is_dir():
-            raise ParameterError(asked, f"{above} is a file", "a folder")
+            raise ParameterError(self._asked, f"{above} is a file", "a folder")
         if not os.access(above, os.W_OK | os.X_OK):
-            raise ParameterError(asked, f"{above} cannot be written", "a place where you may write")
-        there = _read(self.folder / "result.json").get("scale")
-        if there in SCALES and SCALES.index(there) > SCALES.index(self.scale):
-            why = f"{self.folder} holds a result of the scale {there}, which a {self.scale} one would replace"
-            raise ParameterError(f"--scale {self.scale}", why, f"--scale {there}, or another --out")
+            raise ParameterError(self._asked, f"{above} cannot be written", "a place where you may write")
+        if (self.folder / "result.json").exists():
+            self._check_result(self.folder / "result.json")
+
+    def _check_result(self, path: Path) -> None:
+        found = _read(path)
+        scale, seed = found.get("scale"), found.get("seed")
+        if scale not in SCALES or not isinstance(seed, int):
+            why = f"{path} is there, but does not say of which scale and seed it is"
+            raise ParameterError(self._asked, why, "another --out, or the same after that file is moved away")
+        if SCALES.index(scale) > SCALES.index(self.scale):
+            why = f"{self.folder} holds a result of the scale {scale}, which a {self.scale} one would replace"
+            raise ParameterError(f"--scale {self.scale}", why, f"--scale {scale}, or another --out")
+        if seed != self.seed:
+            why = f"{self.folder} holds a result of the seed {seed}, which one of the seed {self.seed} would replace"
+            raise ParameterError(f"--seed {self.seed}", why, f"--seed {seed}, or another --out")
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Have the parts of this scale and seed alone; the kernel lets go of them when a process is killed."""
+        try:
+            self.parts.mkdir(parents=True, exist_ok=True)
+            lock = take(self.parts)
+        except BlockingIOError:
+            why = f"another process is computing {self.parts} at this moment"
+            raise FolderTaken(self._asked, why, "the same command when that one has ended") from None
+        except OSError as error:
+            raise self._refused(self.parts, error) from None
+        with lock or nullcontext():
+            yield
+
+    @property
+    def _asked(self) -> str:
+        return f"--out {self.folder.parent}"
+
+    def _refused(self, path: Path | str, error: OSError) -> ParameterError:
+        why = f"{path} cannot be written ({error.strerror or error})"
+        return ParameterError(self._asked, why, "a place where you may write")
 
     def load(self, parts: Sequence[Part], say: Callable[[str], None]) -> list[Row | None]:
         """What was measured before; None for a part that is not there, cannot be read, or is another version's."""
@@ -54,12 +93,13 @@ class Store:
         for part in parts:
             path = self.parts / f"{part.key}.json"
             record = _read(path)
-            right = record.get("fingerprint") == self.fingerprint and isinstance(record.get("measured"), dict)
+            whole = isinstance(record.get("measured"), dict) and isinstance(record.get("seconds"), (int, float))
+            right = whole and record.get("fingerprint") == self.fingerprint
             if path.exists() and not right:
                 others.append(part.key)
             found.append(record if right else None)
         if others:
-            why = "cannot be read or are of another version, seed or setting, and are measured anew"
+            why = "cannot be read or are of another version or setting, and are measured anew"
             say(f"{len(others)} parts in {self.parts} {why}: {', '.join(others)}")
         return found
 
@@ -74,8 +114,7 @@ class Store:
         try:
             write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
         except OSError as error:
-            why = f"{path} cannot be written ({error.strerror or error})"
-            raise ParameterError(f"--out {self.folder.parent}", why, "a place where you may write") from None
+            raise self._refused(path, error) from None
 
 
 def fingerprint(experiment: Experiment, scale: str, seed: int) -> str:

@@ -26,6 +26,7 @@ from mcrepar.training import train
 from mcrepar.training.config import MAY_DIFFER, TrainConfig, names
 from mcrepar.training.evaluation_data import Prepared, known_part
 from mcrepar.training.evaluation_kinds import CLASSES
+from mcrepar.training.folder_lock import FolderTaken
 from mcrepar.training.setup import Run, open_run
 from mcrepar.training.stops import Diverged, Stopped
 
@@ -95,6 +96,10 @@ def trained(training: Training, bench: Bench, **changed: Any) -> Row:
             run = open_run(train(config))
         except Diverged as error:
             return {"failed": f"{error.asked}: {error.why}"}
+        except FolderTaken:
+            why = "another experiment is computing this run, which both need, at this moment"
+            instead = "the same command when that one has ended: it goes on from here"
+            raise FolderTaken(f"the run {config.out}", why, instead) from None
         except Stopped as stop:
             if stop.number == signal.SIGINT:
                 raise KeyboardInterrupt from None
@@ -145,8 +150,8 @@ def confidence_set(row: Row, tau: float) -> Row:
     >>> confidence_set({"sets": [{"tau": 0.5, "share": 1.0}, {"tau": 0.9, "share": 0.4}]}, 0.9)["share"]
     0.4
     """
-    found: Row = next(s for s in row["sets"] if s["tau"] == tau)
-    return found
+    by_threshold: dict[float, Row] = {s["tau"]: s for s in row["sets"]}
+    return by_threshold[tau]
 
 
 def in_set(tau: float, field: str) -> Callable[[Row], float | None]:

@@ -18,6 +18,7 @@ import torch
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.training.config import TrainConfig, read_config
+from mcrepar.training.folder_lock import FolderTaken, take
 from mcrepar.training.whole_file import write_text
 
 OURS = ("config.yaml", "run.json", "log.csv", "checkpoints", "model")
@@ -122,15 +123,10 @@ class RunFolder:
 
     def _take(self) -> None:
         try:
-            import fcntl
-        except ImportError:  # not a POSIX system
-            return
-        self.lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when a process is killed
+            self.lock = take(self.path)
         except BlockingIOError:
             why = "another process is training there at this moment"
-            raise ParameterError(f"--out {self.path}", why, "another folder, or wait") from None
+            raise FolderTaken(f"--out {self.path}", why, "another folder, or wait") from None
 
     def release(self) -> None:
         """Let others have the folder."""

@@ -1,0 +1,32 @@
+"""A lock keeps others out, this process included, and ends with its holder."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mcrepar.training.folder_lock import take
+
+pytest.importorskip("fcntl")
+
+
+def test_a_folder_is_had_by_one_at_a_time(tmp_path):
+    lock = take(tmp_path)
+    with pytest.raises(BlockingIOError):
+        take(tmp_path)
+    lock.close()
+    take(tmp_path).close()
+
+
+def test_a_killed_holder_lets_go(tmp_path):
+    program = (
+        "import pathlib, sys, time; from mcrepar.training.folder_lock import take; "
+        "lock = take(pathlib.Path(sys.argv[1])); print('taken', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "taken\n"
+        with pytest.raises(BlockingIOError):
+            take(tmp_path)
+        holder.kill()
+    take(tmp_path).close()
