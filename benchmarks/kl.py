@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from mcrepar.kl.graph import saved_bytes
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results", HERE.parent / "docs" / "figures"
+SHIPPED = HERE.parent / "src" / "mcrepar" / "app" / "data"  # the app shows what was measured
 PRIOR_SCALE = 0.5
 DRAWS = 20  # M of the comparison with torch.randn
 FEW, MANY = 10, 10**6  # the two M between which saved bytes must not change
@@ -251,17 +253,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke test of seconds, on small tensors")
     parser.add_argument("--out", type=Path, help="folder of kl.json (default: benchmarks/results)")
-    parser.add_argument("--figures", type=Path, help="folder of kl.png and kl.svg (default: docs/figures)")
+    parser.add_argument("--figures", type=Path, help="folder of the figures (default: that of --out, or docs/figures)")
     arguments = parser.parse_args()
-    if arguments.quick and not (arguments.out and arguments.figures):
-        parser.error("--quick needs --out and --figures: its numbers must not replace the measured ones")
-    out, figures = arguments.out or RESULTS, arguments.figures or FIGURES
+    if arguments.quick and not arguments.out:
+        parser.error("--quick needs --out: its numbers must not replace the measured ones")
+    out, figures = arguments.out or RESULTS, arguments.figures or arguments.out or FIGURES
     out.mkdir(parents=True, exist_ok=True)
     figures.mkdir(parents=True, exist_ok=True)
     found = measure(arguments.quick)
     (out / "kl.json").write_text(json.dumps(found, indent=1) + "\n")
     kl_figure.draw(found["curves"], figures)
-    if out == RESULTS:
+    if not arguments.out:
+        shutil.copy(out / "kl.json", SHIPPED)
         readme.rewrite("kl")
     for row in found["targets"]:
         print(f"{row['what']}: {row['ratio']:.2f}x of {row['against']} (target {row['target']}x)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def _name(axes: Axes, method: str, end: tuple[float, float], offset: tuple[float
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     found = json.loads((HERE / "results" / "kl.json").read_text())
     draw(found["curves"], HERE.parent / "docs" / "figures")
 

@@ -1,7 +1,7 @@
 """Our methods against other libraries: python benchmarks/peers.py [--quick] [--out FOLDER] [--figures FOLDER].
 
 One training step of a Bayesian PreActResNet-18, the same batch for all: seconds, peak memory and saved bytes against
-the number M of draws, each as far as it goes; and ten points of correctness, measured on every library. The libraries
+the number M of draws, each as far as it goes; and points of correctness, measured on every library. The libraries
 live in an environment of their own, which is made when it is missing; without it they are skipped, and the result says
 so.
 """
@@ -23,7 +23,7 @@ import peers_figure
 import peers_steps
 import readme
 from peers_libraries import LIBRARIES
-from peers_steps import PRIOR, STEPS, Step
+from peers_steps import FLAT, PRIOR, STEPS, Step
 from timing import machine
 
 HERE = Path(__file__).parent
@@ -40,7 +40,6 @@ FASTER = (  # what should be how many times faster than what, at M = 1000
     ("exact", "per-draw loop", 50.0),
     ("repar", "gradient accumulation", 10.0),
 )
-FLAT = ("exact", "stats", "repar", "stream")  # what should keep no more than at M = 1
 OURS = Path(sys.executable)
 QUANTITIES = ("seconds", "peak_bytes", "saved_bytes")
 Point = dict[str, Any]
@@ -56,8 +55,10 @@ class Curve:
     end: dict[str, Any] | None = None
 
     def predicted(self, key: str, draws: int) -> float:
-        """Linear in M through the last two points; through the only one, proportional to M."""
+        """Linear in M through the last two points; through the only one, proportional to M; flat where it must be."""
         last = self.points[-1]
+        if key != "seconds" and not self.step.grows:
+            return float(last[key])
         if len(self.points) == 1:
             return float(last[key] * draws / last["M"])
         before = self.points[-2]
@@ -86,10 +87,9 @@ class Curve:
         hollow = [{"M": m, "extrapolated": True, **{k: self.predicted(k, m) for k in QUANTITIES}} for m in rest]
         self.points += hollow
 
-    def at(self, draws: int) -> Point:
-        """The point of this M; the only one of a step without M."""
-        wanted = [p for p in self.points if p["M"] == draws or not self.step.has_draws]
-        return wanted[0]
+    def at(self, draws: int) -> Point | None:
+        """The point of this M, or the only one of a step without M; None where the curve ended with an error."""
+        return next((p for p in self.points if p["M"] == draws or not self.step.has_draws), None)
 
 
 def step_here(python: Path, case: dict[str, Any]) -> dict[str, Any]:
@@ -128,23 +128,23 @@ def curves(pythons: dict[str, Path], settings: dict[str, Any], grid: Sequence[in
 
 
 def targets(found: dict[str, Curve], draws: int) -> list[dict[str, Any]]:
-    """What the project set itself at M = 1000, beside what was reached; an end that was not measured is named."""
+    """What the project set itself at M = 1000, beside what was reached; an end that was not measured is named.
+
+    A target whose step failed is missed, with no ratio.
+    """
     rows: list[dict[str, Any]] = []
     for what, against, target in FASTER:
-        if not (found[what].points and found[against].points):
-            continue
         fast, slow = found[what].at(draws), found[against].at(draws)
-        ratio = slow["seconds"] / fast["seconds"]
-        guessed = [name for name, point in ((what, fast), (against, slow)) if point["extrapolated"]]
+        ratio = slow["seconds"] / fast["seconds"] if fast and slow else None
+        guessed = [name for name, point in ((what, fast), (against, slow)) if point and point["extrapolated"]]
         rows.append({"what": f"{what} is faster than {against}", "M": draws, "ratio": ratio, "at least": target,
-                     "met": ratio >= target, "extrapolated": guessed})  # fmt: skip
+                     "met": ratio is not None and ratio >= target, "extrapolated": guessed})  # fmt: skip
     for what in FLAT:
-        if not found[what].points:
-            continue
         point = found[what].at(draws)
-        ratio = point["saved_bytes"] / found[what].points[0]["saved_bytes"]
+        ratio = point["saved_bytes"] / found[what].points[0]["saved_bytes"] if point else None
         rows.append({"what": f"saved bytes of {what}, against M = 1", "M": draws, "ratio": ratio, "at most": 1.0,
-                     "met": ratio <= 1, "extrapolated": [what] if point["extrapolated"] else []})  # fmt: skip
+                     "met": ratio is not None and ratio <= 1,
+                     "extrapolated": [what] if point and point["extrapolated"] else []})  # fmt: skip
     return rows
 
 
@@ -186,7 +186,7 @@ def measure(environment: Path, quick: bool) -> dict[str, Any]:
         "targets": targets(found, grid[-1] if quick else JUDGED),
         "steps": {
             name: {"library": c.step.library, "M is spent on": c.step.spends, "has M": c.step.has_draws,
-                   "points": c.points, "end": c.end}
+                   "grows": c.step.grows, "points": c.points, "end": c.end}
             for name, c in found.items()
         },
         "checks": checks,
@@ -197,12 +197,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke test of seconds, on a small network")
     parser.add_argument("--out", type=Path, help="folder of peers.json (default: benchmarks/results)")
-    parser.add_argument("--figures", type=Path, help="folder of peers.png (default: docs/figures)")
+    parser.add_argument("--figures", type=Path, help="folder of peers.png (default: that of --out, or docs/figures)")
     parser.add_argument("--environment", type=Path, default=peers_environment.FOLDER, help="where the peers live")
     arguments = parser.parse_args()
-    if arguments.quick and not (arguments.out and arguments.figures):
-        parser.error("--quick needs --out and --figures: its numbers must not replace the measured ones")
-    out, figures = arguments.out or RESULTS, arguments.figures or FIGURES
+    if arguments.quick and not arguments.out:
+        parser.error("--quick needs --out: its numbers must not replace the measured ones")
+    out, figures = arguments.out or RESULTS, arguments.figures or arguments.out or FIGURES
     for folder in (out, figures):
         folder.mkdir(parents=True, exist_ok=True)
     found = measure(arguments.environment, arguments.quick)
@@ -212,12 +212,13 @@ def main() -> None:
     (out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
     peers_figure.draw(found, figures)
     if not arguments.out:
-        readme.rewrite("peers")
-        readme.rewrite("checks")
+        for name in ("peers", "steps", "checks"):
+            readme.rewrite(name)
     print("\n".join(readme.checks_block(found)))
     for row in found["targets"]:
         goal = f"at least {row['at least']:g}" if "at least" in row else f"at most {row['at most']:g}"
-        print(f"{row['what']}, M = {row['M']}: {row['ratio']:.2f}x ({goal}: {'met' if row['met'] else 'missed'})")
+        reached = "not measured" if row["ratio"] is None else f"{row['ratio']:.2f}x"
+        print(f"{row['what']}, M = {row['M']}: {reached} ({goal}: {'met' if row['met'] else 'missed'})")
     for name, why in found["skipped"].items():
         print(f"skipped {name}: {why}")
 

@@ -1,4 +1,4 @@
-"""Ten points where libraries go wrong, measured: python benchmarks/peers_checks.py LIBRARY prints one JSON line.
+"""Points where libraries go wrong, measured: python benchmarks/peers_checks.py LIBRARY prints one JSON line.
 
 A point is passed, failed, or not offered; beside it stands what was measured. A draw's noise is judged at five standard
 errors, so that a right library fails one of these by chance once in a million runs; seeds are fixed.
@@ -6,11 +6,11 @@ errors, so that a right library fails one of these by chance once in a million r
 
 from __future__ import annotations
 
+import argparse
 import copy
 import inspect
 import json
 import math
-import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -62,6 +62,14 @@ def kl_to_itself_is_zero(library: Library) -> Finding:
     bnn = library.set_posterior(library.convert(mlp(), PRIOR), PRIOR, loc=0.0)
     mean, _ = reported(library, bnn)
     return abs(mean) < 1e-3, f"{mean:.1e} nats"
+
+
+def kl_is_not_negative(library: Library) -> Finding:
+    bnn, found = library.convert(mlp(), PRIOR), {}
+    for scale in (0.1 * PRIOR, 0.9 * PRIOR, 1.1 * PRIOR, 10 * PRIOR):
+        mean, error = reported(library, library.set_posterior(bnn, scale, loc=0.0))
+        found[mean] = mean >= -BOUND * error - 1e-9
+    return all(found.values()), f"least of {len(found)}: {min(found):.2g} nats"
 
 
 def two_forwards_one_backward(library: Library) -> Finding:
@@ -183,6 +191,21 @@ def _converted(library: Library, layer: nn.Module, x: Tensor) -> str:
     return ""
 
 
+def lstm_is_counted_once(library: Library) -> Finding:
+    """All weights have the same KL: their number, or that of their tensors where those are averaged, is what counts."""
+    if not library.converts:
+        return None, "no conversion"
+    bnn = library.convert(nn.Sequential(nn.LSTM(4, 3, batch_first=True)), PRIOR)
+    library.set_posterior(bnn, SCALE, loc=0.0)
+    tensors = [loc.numel() for loc, _ in library.learned(bnn)]
+    each = by_hand(library, bnn, PRIOR) / sum(tensors)
+    values = torch.stack([library.kl(bnn, randn(3, 5, 4)).detach() for _ in range(DRAWS)]) / each
+    close = BOUND * values.std().item() / math.sqrt(DRAWS) + 1e-6
+    counted = values.mean().item()
+    right = any(abs(counted - wanted) < close for wanted in (sum(tensors), len(tensors)))
+    return right, f"{counted:.3g} counted, of {sum(tensors)} weights in {len(tensors)} tensors"
+
+
 def batchnorm_trains(library: Library) -> Finding:
     norm = nn.BatchNorm1d(5)
     bnn = library.convert(nn.Sequential(nn.Linear(4, 5), norm, nn.Linear(5, 1)), PRIOR)
@@ -206,7 +229,8 @@ def scale_is_a_standard_deviation(library: Library) -> Finding:
 
 CHECKS: dict[str, Callable[[Library], Finding]] = {
     "1 KL is a sum": kl_is_a_sum,
-    "2 KL(q || q) = 0": kl_to_itself_is_zero,
+    "2a KL(q || q) = 0": kl_to_itself_is_zero,
+    "2b KL >= 0": kl_is_not_negative,
     "3 two forwards, one backward": two_forwards_one_backward,
     "4 spread does not depend on the batch": spread_whatever_the_batch,
     "5a flipout without noise is deterministic": flipout_without_noise,
@@ -214,7 +238,8 @@ CHECKS: dict[str, Callable[[Library], Finding]] = {
     "6 KL of the posterior that is drawn from": kl_of_what_is_drawn,
     "7a state_dict restores the prior": saving_restores_the_prior,
     "7b copies, stores nothing twice": copies_and_stores_once,
-    "8 conversion keeps options": conversion_keeps_options,
+    "8a conversion keeps options": conversion_keeps_options,
+    "8b an LSTM's KL is counted once": lstm_is_counted_once,
     "9 BatchNorm trains": batchnorm_trains,
     "10 a scale is a standard deviation": scale_is_a_standard_deviation,
 }
@@ -249,4 +274,6 @@ def _attempt(check: Callable[[Library], Finding], library: Library) -> Finding:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(LIBRARIES[sys.argv[1]])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", choices=list(LIBRARIES))
+    print(json.dumps(run(LIBRARIES[parser.parse_args().library])))

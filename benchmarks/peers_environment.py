@@ -5,6 +5,7 @@ python benchmarks/peers_environment.py [FOLDER] makes it (a few seconds, 1 MB of
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -45,4 +46,6 @@ def make(folder: Path = FOLDER) -> Path:
 
 
 if __name__ == "__main__":
-    print(make(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    print(make(parser.parse_args().folder))

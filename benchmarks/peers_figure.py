@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ STYLE = {
     "exact": ("#000000", "v"),
     "stats": ("#009E73", "^"),
     "repar": ("#0072B2", "s"),
+    "taylor": ("#44AA99", "1"),
+    "regen": ("#AA4499", "d"),
+    "quad": ("#666666", "2"),
     "stream": ("#CC79A7", "D"),
     "direct": ("#D55E00", "o"),
     "per-draw loop": ("#E69F00", "P"),
@@ -90,6 +94,7 @@ def _title(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     draw(json.loads((HERE / "results" / "peers.json").read_text()), HERE.parent / "docs" / "figures")
 
 

@@ -6,11 +6,11 @@ what does not fit, or a library that breaks, is a fact about that case alone.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import resource
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from peers_checks import named
 from peers_libraries import DATA, LIBRARIES
-from timing import busy_cores
+from timing import quiet
 from torch import Tensor, nn
 
 import mcrepar
@@ -42,17 +42,19 @@ class Step:
         losses: of the network, images, labels and M.
         spends: what M draws are spent on.
         has_draws: whether there is an M.
+        grows: whether its memory grows with M, by its construction.
     """
 
     library: str
     losses: Losses
     spends: str
     has_draws: bool = True
+    grows: bool = True
 
 
-def ours(method: str) -> Losses:
+def ours(method: str, has_draws: bool = True) -> Losses:
     def losses(bnn: nn.Module, x: Tensor, y: Tensor, draws: int) -> Iterator[Tensor]:
-        yield F.cross_entropy(bnn(x), y) + mcrepar.kl(bnn, method, None if method == "exact" else draws) / DATA
+        yield F.cross_entropy(bnn(x), y) + mcrepar.kl(bnn, method, draws if has_draws else None) / DATA
 
     return losses
 
@@ -86,11 +88,14 @@ def documented(library: str, closed: bool = False) -> Losses:
 
 KL, LOOP = "the KL", "forwards, one after the other, and the KL"
 CLOSED = "nothing: the KL in closed form"
+FLAT = ("stats", "repar", "taylor", "stream", "regen")  # what should keep no more than at M = 1
 STEPS: dict[str, Step] = {
-    "exact": Step("mcrepar", ours("exact"), CLOSED, has_draws=False),
-    **{method: Step("mcrepar", ours(method), KL) for method in ("stats", "repar", "stream", "direct")},
+    "exact": Step("mcrepar", ours("exact", False), CLOSED, has_draws=False),
+    "quad": Step("mcrepar", ours("quad", False), "nothing: the KL at fixed nodes", has_draws=False),
+    **{method: Step("mcrepar", ours(method), KL, grows=False) for method in FLAT},
+    "direct": Step("mcrepar", ours("direct"), KL),
     "per-draw loop": Step("mcrepar", looped, KL),
-    "gradient accumulation": Step("mcrepar", accumulated, "forwards and backwards, and the KL"),
+    "gradient accumulation": Step("mcrepar", accumulated, "forwards and backwards, and the KL", grows=False),
     "bayesian-torch": Step("bayesian-torch", documented("bayesian-torch"), "forwards, one after the other"),
     "blitz": Step("blitz", documented("blitz"), LOOP),
     "torchbayesian": Step("torchbayesian", documented("torchbayesian"), KL),
@@ -150,7 +155,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def attempt(case: dict[str, Any]) -> dict[str, Any]:
     """What was measured, or how it failed; beside it how many cores other work kept busy."""
-    load = round(busy_cores(case["listen"]), 2)
+    load = round(quiet(case["listen"]), 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -162,7 +167,9 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    case = json.loads(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", type=json.loads, help="step, M and settings, as peers.py gives them")
+    case = parser.parse_args().case
     resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") + case["budget"],) * 2)
     print(json.dumps(attempt(case)))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from timing import BUSY
+
 HERE = Path(__file__).parent
-BUSY = 0.25  # cores kept busy by other work above which numbers are only provisional
 
 
 def kl_block(found: dict[str, Any]) -> list[str]:
@@ -49,7 +51,7 @@ def peers_block(found: dict[str, Any]) -> list[str]:
         f"One training step of PreActResNet-18 with M = 1000 (batch {found['settings']['batch']}, "
         f"{found['pair'].partition(':')[0]}; {_where(found)}; `make bench`):"
     )
-    steps = {name: step for name, step in found["steps"].items() if step["points"] and "closed form" not in name}
+    steps = {name: step for name, step in found["steps"].items() if step["points"]}
     rows = [f"| {name} | {step['M is spent on']} | {_thousand(step)} |" for name, step in steps.items()]
     table = ["| step by | M is spent on | seconds | GB at the peak |", "|---|---|---|---|", *rows]
     points = {name: checked["points"].values() for name, checked in found["checks"].items()}
@@ -59,12 +61,47 @@ def peers_block(found: dict[str, Any]) -> list[str]:
         for name, those in points.items()
     )
     goals = "; ".join(
-        row["what"].replace(" is ", f" is **{_short(row['ratio'])} times** ")
+        row["what"].replace(" is ", f" is **{_reached(row)} times** ")
         + f" ({_bound(row)}{'' if row['met'] else ': missed'})"
         for row in found["targets"]
         if "at least" in row
     )
-    return [head, "", *table, "", f"{goals[:1].upper()}{goals[1:]}.", "", f"Points of correctness passed: {passed}."]
+    kept = ", ".join(f"{row['what'].split()[3].strip(',')} {_reached(row)}x" for row in _flat(found))
+    return [
+        head, "", *table, "", f"{goals[:1].upper()}{goals[1:]}.", "",
+        f"Bytes that wait for the backward, over those at M = 1: {kept}.", "",
+        f"Points of correctness passed: {passed}.",
+    ]  # fmt: skip
+
+
+def steps_block(found: dict[str, Any]) -> list[str]:
+    """How far every step went, and what it cost at its ends."""
+    rows = []
+    for name, step in found["steps"].items():
+        points = [point for point in step["points"] if not point["extrapolated"]]
+        if points:
+            most = f"M = {points[-1]['M']:,}: {_cost(points[-1])}" if step["has M"] else "it has no M"
+            rows.append(f"| {name} | {_cost(points[0])} | {most} | {_end(step['end'])} |")
+    head = "| step by | M = 1: time, peak, kept for the backward | the last that was measured | why it ended |"
+    return [head, "|---|---|---|---|", *rows]
+
+
+def _cost(point: dict[str, Any]) -> str:
+    peak, kept = (_short(point[key] * 1e-9) for key in ("peak_bytes", "saved_bytes"))
+    return f"{_short(point['seconds'])} s, {peak} GB, {kept} GB"
+
+
+def _end(end: dict[str, Any] | None) -> str:
+    if end is None:
+        return "it did not"
+    if end["reason"] == "time":
+        return f"M = {end['M']:,} would take {_short(end['seconds'])} s" if "seconds" in end else end["error"]
+    return f"M = {end['M']:,} does not fit" if end["reason"] == "memory" else f"M = {end['M']:,}: {end['error']}"
+
+
+def _flat(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The targets of memory."""
+    return [row for row in found["targets"] if "at most" in row]
 
 
 def _thousand(step: dict[str, Any]) -> str:
@@ -73,7 +110,12 @@ def _thousand(step: dict[str, Any]) -> str:
     if point is None:
         return "- | -"
     about = "~" if point["extrapolated"] else ""
-    return f"{about}{_short(point['seconds'])} | {about}{_short(point['peak_bytes'] * 1e-9)}"
+    flat = not step.get("grows", True)  # then its memory is known
+    return f"{about}{_short(point['seconds'])} | {'' if flat else about}{_short(point['peak_bytes'] * 1e-9)}"
+
+
+def _reached(row: dict[str, Any]) -> str:
+    return "?" if row["ratio"] is None else _short(row["ratio"])
 
 
 def _short(value: float) -> str:
@@ -110,16 +152,23 @@ BLOCKS = {
     "kl": Block("README.md", "kl.json", kl_block),
     "step": Block("README.md", "step.json", step_block),
     "peers": Block("README.md", "peers.json", peers_block),
+    "steps": Block("docs/peers.md", "peers.json", steps_block),
     "checks": Block("docs/peers.md", "peers.json", checks_block),
 }
 
 
 def block(name: str, found: dict[str, Any]) -> str:
     """The numbers of one benchmark in Markdown, between its comments."""
-    lines, load = BLOCKS[name].lines(found), found["machine"]["load at start"]
+    lines, load = BLOCKS[name].lines(found), _load(found)
     if load > BUSY:
         lines = [f"**Provisional: other work kept {load} cores busy.**", "", *lines]
     return "\n".join([f"<!-- {name}: written by benchmarks/readme.py -->", *lines, f"<!-- end of {name} -->"])
+
+
+def _load(found: dict[str, Any]) -> float:
+    """The most cores that other work kept busy, at the start or before any of the points."""
+    points = [point for step in found.get("steps", {}).values() for point in step["points"]]
+    return max([found["machine"]["load at start"], *(point.get("load", 0.0) for point in points)])
 
 
 def _where(found: dict[str, Any]) -> str:
@@ -142,5 +191,6 @@ def rewrite(name: str, root: Path = HERE.parent) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name in BLOCKS:
         rewrite(name)

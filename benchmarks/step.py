@@ -121,6 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick and options.out == parser.get_default("out"):
         parser.error("--quick numbers must not replace measured ones: give --out")
+    options.out.mkdir(parents=True, exist_ok=True)
     found_on, rounds = machine(), 1 if options.quick else 15
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     times = {name: steps(options.quick, layout, rounds) for name, layout in layouts.items()}
@@ -134,7 +135,6 @@ def main() -> None:
         "predict over forwards": {name: over_forwards(t) for name, t in predicted.items()},
         "seconds": {**times, "prediction": predicted},
     }
-    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "step.json").write_text(json.dumps(found, indent=2) + "\n")
     if options.out == parser.get_default("out"):
         readme.rewrite("step")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+BUSY = 0.25  # cores kept busy by other work above which numbers are only provisional
 Timings = dict[str, dict[str, Any]]
 
 
@@ -51,6 +52,14 @@ def busy_cores(seconds: float = 1.0) -> float:
     time.sleep(seconds)
     idle, everything = (b - a for a, b in zip(before, idle_and_all(), strict=True))
     return (1 - idle / everything) * (os.cpu_count() or 1) if everything else 0.0
+
+
+def quiet(seconds: float, tries: int = 10) -> float:
+    """The busy cores once they are few; what ended just before is still being cleared away, which is waited for."""
+    for _ in range(tries):
+        if (load := busy_cores(seconds)) <= BUSY:
+            break
+    return load
 
 
 def machine() -> dict[str, object]:
