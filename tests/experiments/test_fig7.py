@@ -6,8 +6,10 @@ from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
 
 from mcrepar.experiments import fig8_left, replicated
+from mcrepar.experiments.compared import parts, runs, training_of
 from mcrepar.experiments.experiment import Bench, Finding, Part, Results, part_seed
-from mcrepar.experiments.fig7 import EXPERIMENT, JUDGED, LABELS, SENTENCES, draw, judge, parts, runs, tell, training_of
+from mcrepar.experiments.fig7 import EXPERIMENT, draw, tell
+from mcrepar.experiments.fig7_claims import JUDGED, LABELS, SENTENCES, judge
 from mcrepar.experiments.store import fingerprint
 from mcrepar.experiments.trained import TAUS
 from mcrepar.models import MODELS, model

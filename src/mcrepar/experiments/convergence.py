@@ -83,10 +83,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def _text(s: Spread) -> str:
-    if s.mean is None:
-        return "not known"
-    digits = 4 if abs(s.mean) < 100 else 0
-    return f"{s.mean:,.{digits}f}" + ("" if s.deviation is None else f" ± {s.deviation:,.{digits}f}")
+    return s.text(",.4f" if abs(s.mean or 0.0) < 100 else ",.0f")
 
 
 def draw(results: Results) -> Figure:

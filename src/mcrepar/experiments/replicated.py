@@ -124,6 +124,16 @@ class Spread:
             return "empty"
         return f"{100 * self.mean:.2f}" + ("" if self.deviation is None else f" ± {100 * self.deviation:.2f}")
 
+    def text(self, digits: str) -> str:
+        """Mean and deviation in a format.
+
+        >>> Spread(0.5, 0.125, 3).text(".2f")
+        '0.50 ± 0.12'
+        """
+        if self.mean is None:
+            return "not known"
+        return f"{self.mean:{digits}}" + ("" if self.deviation is None else f" ± {self.deviation:{digits}}")
+
 
 def spread(values: Sequence[float | None]) -> Spread:
     """Over replications; a set that is empty has no accuracy and is left out.
