@@ -5,6 +5,9 @@ import pytest
 from scipy import stats
 from tests.experiments.tiny import held, tiny
 
+from mcrepar.experiments.experiment import Results
+from mcrepar.experiments.fig2_left import EXPERIMENT, deviations, judge, relative_errors
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
@@ -15,6 +18,16 @@ def test_the_verdict(result):
     """Errors fall with M; with the variance only where the entropy is exact; and they have their law."""
     assert held(result) == [True, False, True, True]
     assert result["verdict"] == "held in part"
+
+
+def test_deviations_have_the_error_of_the_law(result):
+    """At M = 1 a squared error has a kurtosis of 15: of 100 its mean is off by 37 %, whatever their own spread."""
+    settings, (row, *_) = EXPERIMENT.settings["tiny"], result["measured"]
+    assert relative_errors(row, settings) == pytest.approx([14**0.5 / 10, 3.2**0.5 / 10, 2.12**0.5 / 10])
+    twice = {**row, "rms": [2**0.5 * law for law in row["law"]]}
+    assert deviations(twice, settings) == pytest.approx([1 / error for error in relative_errors(row, settings)])
+    rows = [twice, *result["measured"][1:]]
+    assert [finding.held for finding in judge(Results(settings, rows))] == [True, False, True, False]
 
 
 def test_errors_against_draws_of_the_densities(result):

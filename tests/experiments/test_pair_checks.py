@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from scipy import stats
 from tests.conftest import integral as scipy_integral
@@ -13,6 +15,7 @@ from mcrepar.experiments.pair_checks import (
     sampled_z,
     tuples,
 )
+from mcrepar.families.prior import LogDensity
 
 
 def test_the_quadrature_is_that_of_scipy():
@@ -55,6 +58,22 @@ def test_the_rank_of_a_kernel_with_a_tuple(p, bound):
 def test_the_rank_of_a_kernel_without_one_grows(p):
     few, many = (rank(example("normal", 1), mcrepar.prior(p), size, 1) for size in (20, 60))
     assert 8 < few < many
+
+
+@pytest.mark.parametrize("q", ["normal", "laplace", "logistic", "radial"])
+def test_a_joint_kernel_is_taken_of_two_weights(q):
+    """That of -r^2 / 2 - log r grows; without log r it would have 1, and 2 for each weight, products."""
+    p = mcrepar.prior("radial")
+    few, many = (rank(example(q, 1), p, size, 1) for size in (20, 60))
+    assert 8 < few < many
+    assert [rank(example(q, 1), without_log(p), size, 1) for size in (20, 60)] == [5, 5]
+
+
+def without_log(p: mcrepar.Prior) -> mcrepar.Prior:
+    """A Radial prior whose joint term is a square."""
+    (term,) = p.density.terms
+    square = dataclasses.replace(term.statistic, fn=lambda u: -u.square().sum(-1) / 2)
+    return dataclasses.replace(p, build=lambda values: LogDensity((dataclasses.replace(term, statistic=square),)))
 
 
 def test_divergent_and_convergent_integrals():

@@ -8,9 +8,10 @@ import torch
 from tests.conftest import example_prior, scipy_posterior, scipy_prior
 
 import mcrepar
-from mcrepar.errors import SupportMismatchError, TaylorWarning
+from mcrepar.errors import SupportMismatchError
 from mcrepar.experiments import pair_curves
-from mcrepar.experiments.pair_curves import MOST_DRAWS, estimates, weight_densities, without_taylor_warning
+from mcrepar.experiments.pair_curves import MOST_DRAWS, estimates, weight_densities
+from mcrepar.experiments.taylor_warning import without_taylor_warning
 from mcrepar.kl.estimator import METHODS, SAMPLED
 
 
@@ -96,14 +97,6 @@ def test_the_work_is_bounded(name, fixed, up_to, monkeypatch):
         drawn = method in SAMPLED and (method != "stats" or draws < law.from_draws)
         assert not drawn or draws * q.numel <= MOST_DRAWS
     assert name == "weibull" or ("stats", up_to) in asked  # which costs the same for any M
-
-
-def test_the_warning_comes_back():
-    q, p = equal("normal"), mcrepar.prior("cauchy")
-    with without_taylor_warning():
-        mcrepar.kl_divergence(q, p, "taylor", 2)
-    with pytest.warns(TaylorWarning):
-        mcrepar.kl_divergence(q, p, "taylor", 2)
 
 
 def test_another_seed_is_another_noise():

@@ -1,13 +1,16 @@
 import dataclasses
 
 import pytest
+from tests.experiments.test_pair_checks import without_log
 from tests.experiments.tiny import held, tiny
 
 from mcrepar.errors import NoFiniteTupleError
 from mcrepar.experiments import table1 as experiment
-from mcrepar.experiments.experiment import Bench, Part
+from mcrepar.experiments.experiment import Bench, Part, Results
 from mcrepar.kl.table import table1
 from mcrepar.kl.verdicts import VERDICTS
+
+TINY = experiment.EXPERIMENT.settings["tiny"]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +23,7 @@ def test_the_verdict(result):
     cells = [cell for row in result["measured"] for cell in row["cells"]]
     assert {cell["verdict"] for cell in cells} == {"T1", "T2", "X", "N", "INF-S", "INF-M"}
     assert all(cell["agrees"] for cell in cells)
+    assert all({"rank", "ratio", "outside"} & set(cell) for cell in cells), "a verdict without a number"
 
 
 def test_the_whole_table_is_covered():
@@ -29,7 +33,7 @@ def test_the_whole_table_is_covered():
     assert set(experiment.COLOURS) == set(VERDICTS)
 
 
-@pytest.mark.parametrize(
+WRONG = pytest.mark.parametrize(
     ("pair", "claimed"),
     [
         (("normal", "laplace"), "T2"),  # no tuple
@@ -39,12 +43,38 @@ def test_the_whole_table_is_covered():
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
+
+
+def test_a_wrong_verdict_on_a_joint_prior_is_contradicted(monkeypatch, tmp_path):
+    """ "No tuple" of a Radial prior whose log density is a square, so that it has one."""
+    cell = next(c for c in table1() if (c.posterior, c.prior) == ("normal", "radial"))
+    monkeypatch.setattr(experiment, "table1", lambda: [cell])
+    part, bench = Part("normal", {"posterior": "normal"}), Bench(TINY, 0, None, tmp_path)
+    assert experiment.measure(part, bench)["cells"][0]["agrees"]
+    made = experiment.prior
+    monkeypatch.setattr(experiment, "prior", lambda *args, **values: without_log(made(*args, **values)))
+    (checked,) = experiment.measure(part, bench)["cells"]
+    assert (checked["rank"], checked["agrees"]) == (5, False)
+
+
+def test_the_figure_says_what_it_shows(result):
+    rows = [{key: row[key] for key in ("posterior", "cells")} for row in result["measured"]]
+    figure = experiment.draw(Results(TINY, rows))
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("prior", "posterior")
+    legend = " ".join(text.get_text() for text in figure.legends[0].texts)
+    marks = {text.get_text()[-1] for text in axes.texts if text.get_text()[-1] in "v*"}
+    assert marks
+    assert all(f"{mark}  " in legend for mark in marks)
+
+
+@WRONG
 def test_a_wrong_verdict_is_contradicted(pair, claimed, monkeypatch, tmp_path):
     cell = next(c for c in table1() if (c.posterior.partition("(")[0], c.prior) == pair)
     assert cell.verdict != claimed
     wrong = dataclasses.replace(cell, verdict=claimed)
     monkeypatch.setattr(experiment, "table1", lambda: [wrong])
-    bench = Bench(experiment.EXPERIMENT.settings["tiny"], 0, None, tmp_path)
+    bench = Bench(TINY, 0, None, tmp_path)
     part = Part(pair[0], {"posterior": pair[0]})
     if VERDICTS[claimed].right:  # the library itself refuses
         with pytest.raises(NoFiniteTupleError):

@@ -6,7 +6,17 @@ import torch
 from scipy import integrate, stats
 from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments.taylor import best, log_series, normal_moments, softplus_series
+from mcrepar.experiments.experiment import Results
+from mcrepar.experiments.taylor import (
+    EXPERIMENT,
+    best,
+    diverges,
+    judge,
+    log_series,
+    normal_moments,
+    rises,
+    softplus_series,
+)
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +25,32 @@ def result(tmp_path_factory):
 
 
 def test_the_verdict(result):
-    """Wrong coefficients, right size, a fair trade, an undefined logarithm; divergence and bias as predicted."""
-    assert held(result) == [False, True, True, False, True, True]
+    """Wrong coefficients, right size, a fair trade; ours: an undefined logarithm, divergence and bias as predicted."""
+    assert held(result) == [False, True, True, True, True, True]
+    assert [finding["ours"] for finding in result["findings"]] == [False] * 3 + [True] * 3
+
+
+def test_only_a_rise_that_is_seen_is_judged(result):
+    """At 0.05 the error is one of rounding, at any degree."""
+    small, large = rows(result, "log")[0.05]["right"], rows(result, "log")[0.3]["right"]
+    assert not rises(small)
+    assert rises(large)
+    assert diverges(large)
+    assert not diverges([*large[:-2], large[-4], large[-4]])  # which comes down again
+    divergence = result["findings"][4]["measured"]
+    assert "no rise up to degree 24 for log at 0.05" in divergence
+    assert "log at 0.05: best" not in divergence
+    same = [{**row, "right": small} if "right" in row else row for row in result["measured"]]
+    assert judge(Results(EXPERIMENT.settings["tiny"], same))[4].held is None
+
+
+def test_what_does_not_win_is_named(result):
+    def trade(scale: float) -> str:
+        measured = [{**row, "direct": scale} if "direct" in row else row for row in result["measured"]]
+        return judge(Results(EXPERIMENT.settings["tiny"], measured))[2].measured
+
+    assert trade(1e9).endswith("in 4 of 4 cases")
+    assert trade(0.01).endswith("in 2 of 4 cases, but not for softplus at 1, softplus at 2")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ import torch
 from tests.conftest import example_posterior, example_prior
 
 import mcrepar
-from mcrepar.experiments.training_step import TrainingStep, looped_kl
+from mcrepar.experiments import training_step
+from mcrepar.experiments.training_step import TrainingStep, device, looped_kl
 
 
 @pytest.mark.parametrize("name", ["normal", "radial", "laplace"])
@@ -41,3 +42,27 @@ def test_a_step_changes_the_parameters():
     before = [p.detach().clone() for p in step.bnn.parameters()]
     step.run(4, lambda: step.kl("exact"))
     assert all(not torch.equal(a, b) for a, b in zip(before, step.bnn.parameters(), strict=True))
+
+
+def test_a_gpu_is_used_if_there_is_one(monkeypatch):
+    assert device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device().type == "cuda"
+
+
+def test_data_and_parameters_are_on_the_device(monkeypatch):
+    moved = []
+    monkeypatch.setattr(training_step, "device", lambda: torch.device("meta"))
+    monkeypatch.setattr(TrainingStep, "run", lambda self, batch, kl: moved.extend(self.data(batch)))
+    step = TrainingStep("small_conv", (8, 8))
+    assert {t.device.type for t in (*moved, *step.bnn.parameters())} == {"meta"}
+
+
+def test_the_peak_of_a_gpu_is_its_own(monkeypatch):
+    step, order = TrainingStep("small_conv", (8, 8)), []
+    step.device = torch.device("cuda")
+    monkeypatch.setattr(step, "run", lambda batch, kl: order.append("run"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: order.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 123)
+    assert step.peak(4, lambda: step.kl("exact")) == 123
+    assert order == ["reset", "run"]

@@ -67,11 +67,20 @@ class NormalPair:
         ratio = math.log(self.prior_scale / self.scale)
         return weights * (ratio + self._curvature + (self.distance / self.prior_scale) ** 2 / 2)
 
+    def _terms(self, entropy: str) -> tuple[float, float]:
+        """u and v of u (xi^2 - 1) + v xi, what a draw of a weight adds to M times the error."""
+        s, b = self.scale, self.prior_scale
+        return (s / b) ** 2 / 2 if _checked(entropy) == "exact" else self._curvature, self.distance * s / b**2
+
     def std(self, weights: int, draws: int, entropy: str = "exact") -> float:
         """The standard deviation of the estimate, sqrt(D/M (m^2 s^2 + s^4/2)) / b^2 with exact entropy."""
-        s, b = self.scale, self.prior_scale
-        quadratic = (s / b) ** 2 / 2 if _checked(entropy) == "exact" else self._curvature
-        return math.sqrt(weights / draws) * math.hypot(self.distance * s / b**2, math.sqrt(2) * quadratic)
+        u, v = self._terms(entropy)
+        return math.sqrt(weights / draws) * math.hypot(v, math.sqrt(2) * u)
+
+    def excess(self, weights: int, draws: int, entropy: str = "exact") -> float:
+        """The excess kurtosis of the estimate, 12 / (D M) where the means are equal: the tails of its squared error."""
+        u, v = self._terms(entropy)
+        return 48 * u**2 * (u**2 + v**2) / (2 * u**2 + v**2) ** 2 / (weights * draws)
 
     def gradient_std(self, draws: int) -> tuple[float, float]:
         """The standard deviations of the gradients in loc and in scale of one weight: they know no D and no entropy."""
@@ -104,11 +113,9 @@ class NormalPair:
         """
         _count("weights", weights)
         _count("draws", draws)
-        s, b = self.scale, self.prior_scale
-        quadratic = (s / b) ** 2 / 2 if _checked(entropy) == "exact" else self._curvature
+        u, v = self._terms(entropy)
         z, c = _centred_sum(weights * draws, simulations, rng)
-        linear = self.distance * s / b**2 * math.sqrt(weights * draws)
-        errors: Array = (quadratic * c + linear * z) / draws
+        errors: Array = (u * c + v * math.sqrt(weights * draws) * z) / draws
         return errors
 
     def gradient_errors(self, draws: int, simulations: int, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -1,7 +1,9 @@
 """A calculator: how many draws of the direct estimate fit into a memory, and what the other methods need.
 
 What a method keeps per weight is measured on a small tensor with autograd's own hooks; what a network keeps per example
-is read off a forward without values (the meta device). Both are linear, so that any size follows from them.
+is read off a forward without values (the meta device). Both are linear, so that any size follows from them. The
+experiment fig2-right measures the peak of real steps instead, by the paper's own loop (`largest_draws` says how far the
+two are apart).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from mcrepar.errors import ParameterError
-from mcrepar.experiments.pair_curves import without_taylor_warning
+from mcrepar.experiments.largest_draws import largest
+from mcrepar.experiments.taylor_warning import without_taylor_warning
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import POSTERIORS, posterior
 from mcrepar.families.priors import prior
@@ -178,10 +181,9 @@ class Step:
     def most_draws(self, memory: float, method: str = "direct") -> int | None:
         """The largest M that fits into `memory` bytes, 0 where not even one does; None where any M does."""
         kept = kept_by(self.posterior, self.prior, method)
-        free = memory - self.rest - kept.total(self.weights, 0)
-        if kept.per_draw * self.weights > 0:
-            return max(0, int(free // (kept.per_draw * self.weights)))
-        return None if free >= 0 else 0
+        if kept.per_draw > 0:
+            return largest(memory, self.needed(method, 1), kept.per_draw * self.weights)
+        return None if self.needed(method, 1) <= memory else 0
 
 
 def scaled_seconds(points: Sequence[Mapping[str, float]], measured: int, weights: int, draws: int) -> float:

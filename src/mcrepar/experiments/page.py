@@ -13,6 +13,8 @@ from typing import Any
 from mcrepar import __version__
 from mcrepar.experiments.experiment import Experiment, Finding, Request, Results, markdown, verdict
 
+_SMOKE = " The scale tiny is a smoke test: no verdict on the paper."
+
 
 def facts_of(
     request: Request, name: str, experiment: Experiment, results: Results, findings: Sequence[Finding], seconds: float
@@ -59,7 +61,7 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
     sections = [
         f"# {experiment.title}",
         f"**The paper ({experiment.where}).** {experiment.claim}",
-        f"**Measured here: {facts['verdict']}.**",
+        f"**Measured here: {facts['verdict']}.**{_SMOKE if facts['scale'] == 'tiny' else ''}",
         markdown(["sentence", "measured", "held"], rows),
         f"![{experiment.title}](figure.png)",
         f"**How.** {experiment.method}",
@@ -83,6 +85,7 @@ def machine() -> dict[str, Any]:
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     return {
         "cpu": cpu,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": platform.system(),

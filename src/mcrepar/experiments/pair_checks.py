@@ -117,23 +117,24 @@ def outside(q: Posterior, p: Prior, seed: int, draws: int = 10_000) -> float:
 def rank(q: Posterior, p: Prior, size: int, seed: int) -> int:
     """The numerical rank of the kernel log p(W(theta, xi)) on random parameters and noises.
 
-    sum_i g(W(theta, xi_i)) = <n(theta), t> with d products exactly where this rank is at most d, for any size.
+    sum_i g(W(theta, xi_i)) = <n(theta), t> with d products exactly where this rank is at most d, for any size. Where
+    the prior is joint, the kernel is that of a tensor of two weights: of one it would not show what joins them.
 
     Args:
         q: the family; its own parameters are not used.
-        p: an elementwise prior.
+        p: the prior.
         size: of the square matrix.
         seed: of its parameters and noises.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, weights = torch.Generator().manual_seed(seed), 2 if p.density.joint else 1
     with torch.no_grad():
-        locs, scales = torch.rand(2, size, 1, generator=generator, dtype=torch.float64)
-        noise = q.noise.draw(size, 1, dtype=torch.float64, device="cpu", generator=generator).reshape(1, size)
-        noise = noise.clamp(-5.0, 5.0)  # heavy tails would hide all but a few directions
+        locs, scales = torch.rand(2, size, 1, weights, generator=generator, dtype=torch.float64)
+        noise = q.noise.draw(size, weights, dtype=torch.float64, device="cpu", generator=generator)
+        noise = noise.reshape(1, size, weights).clamp(-5.0, 5.0)  # heavy tails would hide all but a few directions
         loc = 4 * locs - 2 if q.form.learned_loc else q.loc
-        w = q.form.weights(loc, 0.3 + scales, noise)
-        kernel = torch.zeros_like(w)
+        w = q.form.weights(loc, 0.3 + scales, noise)  # (parameters, noises, weights)
+        kernel = torch.zeros(size, size, dtype=torch.float64)
         for term in p.density.terms:
-            kernel = kernel + term(w)
+            kernel = kernel + term(w).reshape(size, size)
         values = torch.linalg.svdvals(kernel)
     return int((values > NEGLIGIBLE * values[0]).sum())

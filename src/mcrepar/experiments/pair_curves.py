@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcrepar.errors import McreparError, TaylorWarning
+from mcrepar.errors import McreparError
 from mcrepar.experiments.estimate_law import draws_grid
+from mcrepar.experiments.taylor_warning import without_taylor_warning
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import POSTERIORS, posterior
 from mcrepar.families.prior import Prior
@@ -26,15 +24,6 @@ Array = NDArray[np.float64]
 MOST_DRAWS = 50_000  # of a method that draws M noises per weight, per estimate
 _SAMPLE = 20_000  # weights drawn to find where a density lives
 _LARGEST = 1e300  # beyond it a difference of two weights overflows
-_FILTERS = threading.Lock()  # the filters of warnings belong to the whole process
-
-
-@contextmanager
-def without_taylor_warning() -> Iterator[None]:
-    """Say nothing of the bias of taylor meanwhile; safe in threads that all use this."""
-    with _FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("ignore", TaylorWarning)
-        yield
 
 
 @dataclass(frozen=True)

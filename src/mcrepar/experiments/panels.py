@@ -30,5 +30,6 @@ def panels(
     grid = figure.subplots(1, len(heads), squeeze=False, **options)[0]
     for axes, (title, x, y) in zip(grid, heads, strict=True):
         dressed(axes, x, y, title)
-        axes.tick_params(which="minor", color=light("grid"))
+        axes.tick_params(which="minor", labelsize=8.5, labelcolor=light("muted"), color=light("grid"))
+        axes.tick_params("x", which="minor", labelbottom=False)  # side by side, those of a logarithm would touch
     return figure, list(grid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
-from mcrepar.experiments.pair_curves import without_taylor_warning
 from mcrepar.experiments.panels import panels
+from mcrepar.experiments.taylor_warning import without_taylor_warning
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PRINTED = 9  # direct iterations in the paper's example, which K = 3 replaces
 DEGREE = 3
+ROUNDING = 1e-12  # nats: an error below it may be that of float64
 
 Array = NDArray[np.float64]
 
@@ -169,13 +171,28 @@ def best(errors: Sequence[float]) -> int:
     return int(np.argmin(errors))
 
 
+def rises(errors: Sequence[float]) -> bool:
+    """Whether the last error is larger than the smallest, and by more than rounding."""
+    return errors[-1] > 2 * min(errors) and errors[-1] > ROUNDING
+
+
+def diverges(errors: Sequence[float]) -> bool:
+    """Whether the errors of even degrees grow from the best one to the last, odd ones adding nothing."""
+    from_best = errors[best(errors) : None : 2]
+    return all(a < b for a, b in pairwise(from_best))
+
+
+def _named(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{row['kind']} at {row['scale']:g}" for row in rows)
+
+
 def judge(results: Results) -> list[Finding]:
     """The coefficients, d_P, the trade against nine direct draws, and divergence."""
     logs, softs, (size,) = results.of("log"), results.of("softplus"), results.of("size")
     formula = [math.comb(k + 2, 2) - 1 for k in size["degrees"]]
     small = logs[0]
     wins = [row for row in (*logs, *softs) if row["right"][DEGREE] < row["direct"]]
-    lost = ", ".join(f"{row['kind']} at {row['scale']:g}" for row in (*logs, *softs) if row not in wins) or "none"
+    lost = _named([row for row in (*logs, *softs) if row not in wins])
     return [
         Finding(
             "log w about 1 has the coefficients 1/k!.",
@@ -192,15 +209,15 @@ def judge(results: Results) -> list[Finding]:
         Finding(
             f"Where {PRINTED} direct iterations fit, degree {DEGREE} with any M may be the better choice.",
             f"its error with M -> infinity is below that of {PRINTED} direct iterations in {len(wins)} of "
-            f"{len(logs) + len(softs)} cases, all but: {lost}",
+            f"{len(logs) + len(softs)} cases{f', but not for {lost}' if lost else ''}",
             bool(wins),
         ),
         Finding(
-            "log w is defined under a location-scale posterior (held: but for one draw in a million).",
-            "it is not with probability "
-            + ", ".join(f"{row['undefined']:.1g} (deviation {row['scale']:g})" for row in logs)
-            + "; strictly the KL is infinite, whatever the polynomial says",
-            all(row["undefined"] < 1e-6 for row in logs),
+            "Under a location-scale posterior w <= 0 has a positive probability, so that strictly E log w does not "
+            "exist, whatever the polynomial says.",
+            "P(w <= 0) is " + ", ".join(f"{row['undefined']:.1g} (deviation {row['scale']:g})" for row in logs),
+            all(row["undefined"] > 0 for row in logs),
+            ours=True,
         ),
         *_ours(results),
     ]
@@ -209,16 +226,18 @@ def judge(results: Results) -> list[Finding]:
 def _ours(results: Results) -> list[Finding]:
     """Where the error diverges, and the bias of the library's estimate."""
     rows, library = (*results.of("log"), *results.of("softplus")), results.of("library")
-    rising = "; ".join(
-        f"{row['kind']} at {row['scale']:g}: best degree {best(row['right'])} with {min(row['right']):.1g} nats, "
+    seen = [row for row in rows if rises(row["right"])]
+    listed = "; ".join(
+        f"{_named([row])}: best degree {best(row['right'])} with {min(row['right']):.1g} nats, "
         f"degree {len(row['right']) - 1} {row['right'][-1]:.1g}"
-        for row in rows
+        for row in seen
     )
+    rest = _named([row for row in rows if row not in seen])
     return [
         Finding(
             "Higher degrees help only up to a point, then the error diverges.",
-            rising,
-            all(row["right"][-1] > min(row["right"]) for row in rows if row["scale"] >= 0.2),
+            f"{listed}{f'; no rise up to degree {results.settings.degree} for {rest}' if rest else ''}",
+            all(diverges(row["right"]) for row in seen) if seen else None,
             ours=True,
         ),
         Finding(

@@ -1,37 +1,69 @@
-"""Seconds of training steps: all cases take their turns, so that a busy moment of the machine hits all alike."""
+"""Seconds of training steps, and how busy other work kept the machine meanwhile."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-import torch.nn.functional as F
-from torch import randint, randn
+from mcrepar.experiments.experiment import Row
+from mcrepar.experiments.training_step import TrainingStep, wait
 
-from mcrepar.experiments.training_step import TrainingStep
+QUIET = 0.25  # cores: where other work kept more of them busy, seconds tell too little
+_STAT = Path("/proc/stat")
 
-DATA_SIZE = 50_000
 
+def timed(cases: Mapping[str, Callable[[], object]], rounds: int) -> Row:
+    """`seconds`, the median of every case over the rounds, and `busy`, the cores that other work took (None: unknown).
 
-def median_seconds(cases: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median time of every case over the rounds, after one round that does not count.
+    All cases take their turns, so that a busy moment hits all alike; a first round does not count.
 
     Args:
         cases: what to run, by name.
         rounds: how often.
 
-    >>> sorted(median_seconds({"a": list, "b": dict}, rounds=3))
+    >>> sorted(timed({"a": list, "b": dict}, rounds=3)["seconds"])
     ['a', 'b']
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
+    begun, before = time.perf_counter(), _seconds_of_others()
     for turn in range(rounds + 1):
         for name, case in cases.items():
+            wait()
             start = time.perf_counter()
             case()
+            wait()
             if turn:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    after, passed = _seconds_of_others(), time.perf_counter() - begun
+    busy = None if before is None or after is None else round(max(0.0, (after - before) / passed), 3)
+    return {"seconds": {name: statistics.median(times) for name, times in seconds.items()}, "busy": busy}
+
+
+def _seconds_of_others() -> float | None:
+    """CPU seconds since the start of the machine that were not this process's; None where the system does not tell."""
+    if not _STAT.exists():
+        return None
+    ticks = [int(x) for x in _STAT.read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return float((sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - time.process_time())
+
+
+def busy_parts(rows: Sequence[Row]) -> list[str]:
+    """The parts during which other work kept more than a quarter of a core busy."""
+    return [row["key"] for row in rows if (row.get("busy") or 0.0) > QUIET]
+
+
+def told_busy(rows: Sequence[Row]) -> str:
+    """A sentence about the other work, for the page."""
+    known = [row["busy"] for row in rows if row.get("busy") is not None]
+    if not known:
+        return "How busy other work kept the machine is not known."
+    text = f"While steps were timed, other work kept at most {max(known):.2f} cores busy"
+    parts = busy_parts(rows)
+    return f"{text}: more than {QUIET:g} during {', '.join(parts)}." if parts else f"{text} (mean over a part)."
 
 
 def accumulate(step: TrainingStep, batch: int, draws: int) -> None:
@@ -44,9 +76,8 @@ def accumulate(step: TrainingStep, batch: int, draws: int) -> None:
         batch: of the data.
         draws: M.
     """
-    x, y = randn(batch, *step.shape), randint(step.classes, (batch,))
+    x, y = step.data(batch)
     for _ in range(draws):
-        loss = F.cross_entropy(step.bnn(x), y) + step.looped(1) / DATA_SIZE
-        (loss / draws).backward()  # type: ignore[no-untyped-call]
+        (step.loss(x, y, lambda: step.looped(1)) / draws).backward()  # type: ignore[no-untyped-call]
     step.optimizer.step()
     step.optimizer.zero_grad()
