@@ -1,8 +1,8 @@
 """Build the site of docs/ without a network: python docs/build.py [--figures]; make docs does it too.
 
 The pages are staged in build/docs with what the code says at this moment (the corrected Table 1) and what the
-experiments found (results/), and Zensical renders them into build/site. `--figures` runs the tutorials again first and
-renews the pictures that they save.
+experiments found (results/), beside a copy of mkdocs.yml that has them in its menu, and Zensical renders them into
+build/site. `--figures` runs the tutorials again first and renews the pictures that they save.
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-STAGE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+BUILD = ROOT / "build"
 RESULTS = ROOT / "results"
+SHOWN = ("cpu", "paper")  # scales whose results are shown; tiny ones only show that the code runs
 TABLE = "<!-- the table is put here by docs/build.py -->"
 CLAIMS = "<!-- the results are put here by docs/build.py -->"
 SHIM = "https://unpkg.com/iframe-worker/shim"  # what Zensical asks for to search pages opened as files
 _PRODUCT = re.compile(r"(?<=[\w)\]])\*(?=[\w(\[|])")  # x*y, but neither *emphasis* nor **strong**
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_CITED = re.compile(r"docs/(\w+\.md), ([A-H]\d?)\b")  # docs/math.md, D4
+
+
+def fences(page: Path) -> Iterator[tuple[int, str, str]]:
+    """The code blocks of a page: the line on which the code starts, the language ("" where none is named), the code."""
+    text = page.read_text(encoding="utf-8")
+    for match in _FENCE.finditer(text):
+        yield text.count("\n", 0, match.start(2)) + 1, match[1], match[2]
 
 
 def blocks(page: Path, language: str = "python") -> Iterator[tuple[int, str]]:
-    """The code blocks of a page in one language, each with the line on which its code starts."""
-    text = page.read_text(encoding="utf-8")
-    for match in _FENCE.finditer(text):
-        if match[1] == language:
-            yield text.count("\n", 0, match.start(2)) + 1, match[2]
+    """Those in one language."""
+    yield from ((line, code) for line, named, code in fences(page) if named == language)
 
 
 def run(page: Path, folder: Path) -> dict[str, object]:
@@ -60,16 +66,36 @@ def draw_figures() -> None:
                 print(f"docs/figures/{picture.name}")
 
 
-def stage(folder: Path = STAGE) -> None:
-    """Copy the pages into a new folder, with the table as the code has it, and the pages of the experiments."""
+def stage(folder: Path = BUILD) -> None:
+    """Write the pages into folder/docs, as the code and the results have them, and their configuration beside them."""
     from mcrepar.kl.render import render_table
     from mcrepar.kl.table import table1
 
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    _rewrite(folder / "table1.md", lambda text: text.replace(TABLE, render_table(table1(), "md")))
-    _rewrite(folder / "math.md", literal)
-    _rewrite(folder / "claims.md", lambda text: text.replace(CLAIMS, stage_results(folder / "claims")))
+    pages = folder / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(DOCS, pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    _rewrite(pages / "table1.md", lambda text: text.replace(TABLE, render_table(table1(), "md")))
+    _rewrite(pages / "math.md", literal)
+    _rewrite(pages / "claims.md", lambda text: text.replace(CLAIMS, stage_results(pages / "claims")))
+    results = sorted(page.stem for page in (pages / "claims").glob("*.md"))
+    config = configuration((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), results)
+    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
+
+
+def configuration(text: str, results: Sequence[str]) -> str:
+    """The text of mkdocs.yml for a folder that has docs/ and site/, with the pages of the experiments in its menu."""
+    claims = "- The paper, run: claims.md\n"
+    pages = "".join(f"      - {name}: claims/{name}.md\n" for name in results)
+    for ours, there in (
+        ("build/docs", "docs"),
+        ("build/site", "site"),
+        ("[src]", f"[{ROOT / 'src'}]"),
+        ("docs/doctest_fences.py", str(DOCS / "doctest_fences.py")),
+        (claims, f"- The paper, run:\n      - Its claims, judged: claims.md\n{pages}"),
+    ):
+        assert text.count(ours) == 1, ours
+        text = text.replace(ours, there)
+    return text
 
 
 def stage_results(folder: Path, results: Path = RESULTS) -> str:
@@ -80,40 +106,67 @@ def stage_results(folder: Path, results: Path = RESULTS) -> str:
     folder.mkdir()
     rows = []
     for name, row in EXPERIMENTS.items():
-        if not (results / name / "result.json").is_file():
-            rows.append([name, row.experiment.where, row.summary, "not run yet", ""])
+        file = results / name / "result.json"
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        if found is None or found["scale"] not in SHOWN:
+            rows.append([name, row.experiment.where, row.summary, "", "not run yet", ""])
             continue
-        found = json.loads((results / name / "result.json").read_text(encoding="utf-8"))
-        judged = [f["held"] for f in found["findings"] if f["held"] is not None and not f["ours"]]
-        held = f"{sum(judged)} of {len(judged)}" if judged else "-"
-        rows.append([f"[{name}](claims/{name}.md)", found["where"], row.summary, found["verdict"], held])
+        held = [finding["held"] for finding in found["findings"] if not finding["ours"]]
+        told = f"{held.count(True)} of {len(held)}" + (f", {held.count(None)} not told" if None in held else "")
+        link = f"[{name}](claims/{name}.md)"
+        rows.append([link, found["where"], row.summary, found["scale"], found["verdict"], told])
         page = (results / name / "README.md").read_text(encoding="utf-8")
-        (folder / f"{name}.md").write_text(page.replace("(figure.png)", f"({name}.png)"), encoding="utf-8")
+        (folder / f"{name}.md").write_text(result_page(page, f"{name}.png"), encoding="utf-8")
         shutil.copy(results / name / "figure.png", folder / f"{name}.png")
-    return markdown(["experiment", "in the paper", "what is measured", "the claim", "sentences that held"], rows)
+    header = ["experiment", "in the paper", "what is measured", "scale", "the claim", "sentences that held"]
+    return markdown(header, rows)
+
+
+def result_page(text: str, picture: str) -> str:
+    """The page of an experiment as the site shows it: its figure opens in full size, sections of the docs are links."""
+    figure = re.sub(r"!\[([^\]]*)\]\(figure\.png\)", rf"[![\1]({picture})]({picture})", text)
+    return _CITED.sub(lambda cited: f"[{cited[0]}](../{cited[1]}#{_anchor(cited[1], cited[2])})", figure)
+
+
+def anchor(heading: str) -> str:
+    """The id that the site gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def _anchor(page: str, section: str) -> str:
+    headings = re.findall(rf"^#+ ({section}\..*)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(headings) == 1, (page, section)
+    return anchor(headings[0])
 
 
 def literal(text: str) -> str:
-    """Markdown that shows formulas typed in ASCII as they are: a_b, x*y and a<b, each on its own line if indented."""
+    """Markdown that shows formulas typed in ASCII as they are: a_b, x*y, a<b, [a](b); a line each if indented."""
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith(" ") and lines and lines[-1] and not lines[-1].startswith(("|", "#")):
             lines[-1] += "  "  # a line break
         parts = line.split("`")  # every second one is code
-        parts[::2] = [_PRODUCT.sub(r"\\*", part.replace("_", r"\_").replace("<", "&lt;")) for part in parts[::2]]
+        parts[::2] = [_PRODUCT.sub(r"\\*", _escaped(part)) for part in parts[::2]]
         lines.append("`".join(parts))
     return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    for typed, shown in (("_", r"\_"), ("<", "&lt;"), ("](", r"\](")):
+        text = text.replace(typed, shown)
+    return text
 
 
 def _rewrite(page: Path, change: Callable[[str], str]) -> None:
     page.write_text(change(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def build(config: Path = ROOT / "mkdocs.yml", site: Path = SITE) -> None:
-    """Render the staged pages, and take the one outside script that the search wants from our own copy."""
+def build(folder: Path = BUILD) -> None:
+    """Render what is staged in a folder, and take the one outside script that the search wants from our own copy."""
+    site = folder / "site"
     shutil.rmtree(site, ignore_errors=True)
-    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", config.name]
-    subprocess.run(command, cwd=config.parent, check=True)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "mkdocs.yml"]
+    subprocess.run(command, cwd=folder, check=True)
     for page in site.rglob("*.html"):
         shim = "../" * (len(page.relative_to(site).parts) - 1) + "vendor/iframe-worker/shim.js"
         _rewrite(page, lambda text, shim=shim: text.replace(SHIM, shim))
@@ -127,7 +180,7 @@ def main() -> None:
         draw_figures()
     stage()
     build()
-    print(f"open {SITE.relative_to(ROOT) / 'index.html'}")
+    print(f"open {(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

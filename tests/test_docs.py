@@ -1,20 +1,33 @@
-"""The documentation: every code block runs, every link leads somewhere, the built site asks no other host."""
+"""The documentation: code blocks run, links lead somewhere, tables are whole, the built site asks no other host.
+
+What runs of the code: all of `python`; of `sh` what is cheap, while the rest is parsed and checked in full; of `py`,
+which needs more than this library, the rows of families/priors.py, and the peers' lines where the peers are installed.
+"""
 
 import importlib.util
+import itertools
 import json
 import re
 import shlex
+import subprocess
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import patch
+from urllib.parse import unquote
 
 import pytest
 import torch
 import yaml
+from scipy import stats
 
-from mcrepar.cli import _parser
-from mcrepar.experiments.catalogue import EXPERIMENTS
+import mcrepar
+from mcrepar import cli
+from mcrepar.experiments.catalogue import EXPERIMENTS, find
+from mcrepar.families import priors
 from mcrepar.kl.render import score_line
 from mcrepar.kl.table import table1
+from mcrepar.training.arguments import read_arguments
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -30,20 +43,55 @@ def load(path):
 
 
 build = load(DOCS / "build.py")
-RUNNABLE = [page for page in (ROOT / "README.md", *PAGES) if "```python\n" in page.read_text(encoding="utf-8")]
+WRITTEN = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES)
+RUNNABLE = [page for page in WRITTEN if any(build.blocks(page))]
+LANGUAGES = ("python", "py", "sh", "text", "bibtex")
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+EXTRAS = re.findall(r"^(\w+) = \[", PROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0], re.M)
+CHEAP = ("explain", "table", "graph")  # commands that are run here
 
 
 def name(page):
     return str(page.relative_to(ROOT))
 
 
-def commands():
-    """Every `mcrepar ...` line of a shell block."""
-    for page in (ROOT / "README.md", *PAGES):
+def typed():
+    """Every command of a shell block, without what comments say."""
+    for page in WRITTEN:
         for _, block in build.blocks(page, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
-                if line.startswith("mcrepar "):
-                    yield pytest.param(line, id=f"{name(page)}: {line[:60]}")
+                if words := shlex.split(line, comments=True):
+                    yield pytest.param(words, id=f"{name(page)}: {shlex.join(words)[:60]}")
+
+
+@cache
+def parser():
+    return cli._parser()
+
+
+def follow(words):
+    """Do what a command of the documentation says as far as that is cheap; raises where it would be refused."""
+    program, *rest = words
+    if program == "torchrun":
+        assert all((ROOT / "src" / "mcrepar" / file).is_file() for file in ("__main__.py", "__init__.py"))
+        program, *rest = words[words.index("-m") + 1 :]
+    if program == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), rest
+    elif program == "python":
+        assert (ROOT / rest[0]).is_file(), rest
+    elif words[:2] == ["pip", "install"]:
+        asked = re.search(r"\[([\w,]+)\]$", rest[-1])
+        assert set(asked[1].split(",") if asked else ()) <= set(EXTRAS), (rest, EXTRAS)
+    elif program != "mcrepar":
+        pytest.fail(f"nothing here knows how to check the command {shlex.join(words)}")
+    elif rest[0] in CHEAP or rest == ["reproduce", "list"]:
+        assert cli.main(rest) == 0
+    else:
+        arguments = parser().parse_args(cli._expanded(rest))
+        if arguments.command == "train":
+            read_arguments(arguments.train.as_dict()).check()
+        elif arguments.command == "reproduce":
+            find(arguments.reproduce.name)
 
 
 # ---- code
@@ -51,8 +99,6 @@ def commands():
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_every_python_block_runs(page, tmp_path):
-    text = page.read_text(encoding="utf-8")
-    assert len(list(build.blocks(page))) == text.count("```python\n")
     torch.manual_seed(0)
     build.run(page, tmp_path)
 
@@ -66,9 +112,85 @@ def test_a_wrong_block_is_noticed_with_its_line(tmp_path):
     assert Path.cwd() != tmp_path
 
 
-@pytest.mark.parametrize("line", list(commands()))
-def test_every_command_is_accepted(line):
-    _parser().parse_args(shlex.split(line, comments=True)[1:])
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_every_fence_names_a_language(page):
+    found = list(build.fences(page))
+    assert 2 * len(found) == len(re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert [f"line {line}" for line, language, _ in found if language not in LANGUAGES] == []
+
+
+def test_a_fence_without_a_language_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nmake test\n```\ntext\n```\nmake demo\n```\n")
+    assert list(build.fences(page)) == [(2, "sh", "make test\n"), (6, "", "make demo\n")]
+
+
+@pytest.mark.parametrize("words", list(typed()))
+def test_every_command_is_accepted(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    follow(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mcrepar train --recipe nothing",
+        "mcrepar train --recipe digits --n-mc-iter 0",
+        "mcrepar train --epoch_s 3",
+        "mcrepar explain radial nothing",
+        "mcrepar reproduce nothing",
+        "make nothing",
+        "pip install mcrepar[nothing]",
+        "python nothing.py",
+        "torchrun -m mcrepar train --recipe nothing",
+        "nothing at all",
+    ],
+)
+def test_a_wrong_command_is_noticed(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((AssertionError, SystemExit, mcrepar.McreparError, pytest.fail.Exception)):
+        follow(shlex.split(line))
+
+
+ROWS = [page for page in WRITTEN if page.parent == ROOT and any(build.blocks(page, "py"))]
+
+
+@pytest.mark.parametrize("page", ROWS, ids=name)
+def test_the_row_of_a_prior_is_the_half_normal_law(page):
+    ((_, code),) = build.blocks(page, "py")
+    names = dict(vars(priors))
+    exec(f"(row,) = ({code})", names)
+    with patch.dict(priors.PRIORS, {"half_normal": names["row"]}):
+        p = mcrepar.prior("half_normal", scale=0.7)
+        w = torch.tensor([0.1, 0.5, 3.0], dtype=torch.float64)
+        assert p.log_prob(w).tolist() == pytest.approx(stats.halfnorm(scale=0.7).logpdf(w))
+        assert p.support == priors.HALF_LINE
+        assert mcrepar.explain("gamma", p).method == "exact"
+
+
+MIGRATING = DOCS / "migrating.md"
+PEERS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+dataset, batch_size = range(1000), 16
+x, y, criterion = torch.randn(16, 4), torch.randint(3, (16,)), nn.functional.cross_entropy
+"""
+
+
+def test_only_these_pages_have_python_that_needs_more():
+    assert [page for page in WRITTEN if any(build.blocks(page, "py"))] == [*ROWS, MIGRATING]
+
+
+@pytest.mark.parametrize(("line", "code"), list(build.blocks(MIGRATING, "py")))
+def test_the_lines_of_other_libraries_run_where_they_are_installed(line, code):
+    compile("\n" * (line - 1) + code, str(MIGRATING), "exec")
+    python = load(ROOT / "benchmarks" / "peers_environment.py").interpreter()
+    if python is not None:
+        told = PEERS + code + "\nloss.backward()\nassert torch.isfinite(loss)\n"
+        done = subprocess.run([python, "-c", told], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("*.md")), ids=name)
@@ -89,8 +211,7 @@ def without_code(text):
 def anchors(page):
     """The ids of the headings, as the site makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
-    return {re.sub(r"[-\s]+", "-", heading) for heading in plain}
+    return set(map(build.anchor, headings))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -116,11 +237,37 @@ def test_the_menu_is_the_pages():
     assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
+# ---- tables
+
+
+def ragged(text):
+    """The rows of tables that have not as many cells as the header; a bar inside a cell is written \\|."""
+    cells, found = 0, []
+    for line, below in itertools.pairwise([*text.splitlines(), ""]):
+        if not line.startswith("|"):
+            cells = 0
+        elif cells == 0 and re.fullmatch(r"\|(?:\s*:?-+:?\s*\|)+", below):
+            cells = len(re.findall(r"(?<!\\)\|", line))
+        if cells and len(re.findall(r"(?<!\\)\|", line)) != cells:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_every_row_has_as_many_cells_as_its_header(page):
+    assert ragged(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_ragged_row_is_noticed():
+    table = "| a | b |\n|---|---|\n| 1 | \\|2\\| |\n| 1 | |2| |\n\ntext\n| no | table |\n|x|\n"
+    assert ragged(table) == ["| 1 | |2| |"]
+
+
 # ---- the site
 
 
 def test_staging_writes_the_table_of_the_code(tmp_path):
-    build.stage(tmp_path / "docs")
+    build.stage(tmp_path)
     text = (tmp_path / "docs" / "table1.md").read_text(encoding="utf-8")
     cells = table1()
     assert build.TABLE not in text
@@ -130,24 +277,37 @@ def test_staging_writes_the_table_of_the_code(tmp_path):
     assert build.CLAIMS not in (tmp_path / "docs" / "claims.md").read_text(encoding="utf-8")
 
 
-def test_experiments_that_were_run_have_a_page(tmp_path):
-    done = tmp_path / "results" / "fig4"
-    done.mkdir(parents=True)
+def result(folder, experiment, scale):
+    """What an experiment leaves, with one sentence that held, one that did not, one not told, and one of ours."""
+    (done := folder / experiment).mkdir(parents=True)
     findings = [
         {"held": held, "ours": ours} for held, ours in ((True, False), (False, False), (None, False), (True, True))
     ]
-    found = {"where": "Figure 4", "verdict": "held in part", "findings": findings}
+    found = {"where": "Figure 4", "verdict": "held in part", "findings": findings, "scale": scale}
     (done / "result.json").write_text(json.dumps(found), encoding="utf-8")
-    (done / "README.md").write_text("![a graph](figure.png)", encoding="utf-8")
+    (done / "README.md").write_text("![a graph](figure.png) of docs/math.md, D4.", encoding="utf-8")
     (done / "figure.png").write_bytes(b"picture")
+
+
+def test_experiments_that_were_run_have_a_page(tmp_path):
+    result(tmp_path / "results", "fig4", "cpu")
+    result(tmp_path / "results", "taylor", "tiny")
     rows = build.stage_results(tmp_path / "claims", tmp_path / "results").splitlines()
     assert len(rows) == 2 + len(EXPERIMENTS)
     (row,) = (row for row in rows if "fig4" in row)
     assert "(claims/fig4.md)" in row
-    assert row.endswith("| held in part | 1 of 2 |")
-    assert sum("not run yet" in row for row in rows) == len(EXPERIMENTS) - 1
-    assert (tmp_path / "claims" / "fig4.md").read_text(encoding="utf-8") == "![a graph](fig4.png)"
+    assert row.endswith("| cpu | held in part | 1 of 3, 1 not told |")
+    assert sum("| not run yet |" in row for row in rows) == len(EXPERIMENTS) - 1
+    assert sorted(file.name for file in (tmp_path / "claims").iterdir()) == ["fig4.md", "fig4.png"]
+    page = (tmp_path / "claims" / "fig4.md").read_text(encoding="utf-8")
+    assert page.startswith("[![a graph](fig4.png)](fig4.png) of [docs/math.md, D4](../math.md#d4-law-of-the-mc-error")
     assert (tmp_path / "claims" / "fig4.png").read_bytes() == b"picture"
+
+
+def test_the_menu_of_the_site_has_the_pages_of_experiments():
+    text = build.configuration(CONFIG.read_text(encoding="utf-8"), ["fig4", "taylor"])
+    (claims,) = (entry["The paper, run"] for entry in yaml.safe_load(text)["nav"] if "The paper, run" in entry)
+    assert [page for entry in claims for page in entry.values()] == ["claims.md", "claims/fig4.md", "claims/taylor.md"]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +318,7 @@ def test_experiments_that_were_run_have_a_page(tmp_path):
         ("`a_b*c<d` a_b", r"`a_b*c<d` a\_b"),
         ("The law\n  a = b", "The law  \n  a = b"),
         ("| a |\n text", "| a |\n text"),
+        ("[a+b](k-1) [D2]", r"[a+b\](k-1) [D2]"),
     ],
 )
 def test_formulas_typed_in_ascii_are_shown_as_they_are(typed, staged):
@@ -212,22 +373,46 @@ def test_an_outside_request_is_noticed(text, suffix):
     assert outside(text, suffix)
 
 
-def test_the_built_site_asks_no_other_host(tmp_path):
+class Anchors(HTMLParser):
+    """Where a page leads to, and the places in it that can be led to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.targets, self.ids = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.targets += [given[key] for key in ("href", "src") if given.get(key)]
+        self.ids |= {given[key] for key in ("id", "name") if given.get(key)}
+
+
+def broken(site):
+    """The relative links and pictures of all pages that lead to no file, or to no place in it."""
+    pages = {page: Anchors(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
+    for page, found in pages.items():
+        for target in found.targets:
+            if re.match(r"(?:\w+:|//|/)", target) or page.name == "404.html":  # which is for any address
+                continue
+            path, _, place = target.partition("#")
+            file = (page.parent / unquote(path.partition("?")[0])).resolve() if path else page
+            if not file.exists() or (place and file in pages and unquote(place) not in pages[file].ids):
+                yield f"{page.name}: {target}"
+
+
+def test_a_broken_link_is_noticed(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#there">b</a> <a href="b.html#gone">b</a> <img src="a.png">')
+    (tmp_path / "b.html").write_text('<h1 id="there"><a href="kM-1">x</a> <a href="https://a.org">y</a>')
+    assert sorted(broken(tmp_path)) == ["a.html: a.png", "a.html: b.html#gone", "b.html: kM-1"]
+
+
+def test_the_built_site_is_whole_and_asks_no_other_host(tmp_path):
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings")
-    build.stage(tmp_path / "docs")
-    text = CONFIG.read_text(encoding="utf-8")
-    for ours, here in (
-        ("build/docs", "docs"),
-        ("build/site", "site"),
-        ("[src]", f"[{ROOT / 'src'}]"),
-        ("docs/doctest_fences.py", str(DOCS / "doctest_fences.py")),
-    ):
-        assert ours in text
-        text = text.replace(ours, here)
-    (tmp_path / "mkdocs.yml").write_text(text, encoding="utf-8")
+    build.stage(tmp_path)
+    build.build(tmp_path)
     site = tmp_path / "site"
-    build.build(tmp_path / "mkdocs.yml", site)
+    assert list(broken(site)) == []
     pages = sorted(site.rglob("*.html"))
     assert len(pages) >= len(PAGES)
     for file in (*pages, *site.rglob("*.css")):

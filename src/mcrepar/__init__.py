@@ -1,4 +1,4 @@
-"""Variational Bayesian neural networks whose KL estimate costs the same for any number of Monte Carlo draws.
+"""Variational Bayesian neural networks whose KL takes a million Monte Carlo draws at the cost of a hundred.
 
 The public names are imported when they are first used, so `import mcrepar` does not import torch.
 """

@@ -96,7 +96,7 @@ def _message(error: Exception) -> str:
 def _parser() -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
-    parser = ArgumentParser(prog="mcrepar", description="Bayesian networks whose KL costs the same for any M.")
+    parser = ArgumentParser(prog="mcrepar", description="Bayesian networks whose KL costs the same from M = 100 on.")
     parser.add_argument("--version", action="version", version=f"mcrepar {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")

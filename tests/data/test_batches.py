@@ -39,6 +39,22 @@ def test_statistics_and_standardising_are_numpys(shape, dtype, monkeypatch):
     np.testing.assert_allclose(standard, (values - mean.numpy().reshape(wide)) / std.numpy().reshape(wide), atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    "data", [torch.zeros(4, 2, 3), np.zeros((4, 2, 3), np.float32), None], ids=["tensor", "array", "none"]
+)
+def test_statistics_of_what_is_no_split_are_refused(data):
+    with pytest.raises(ParameterError, match=rf"channel_statistics.*{type(data).__name__}.*Split\(x, y\)"):
+        channel_statistics(data)
+
+
+@pytest.mark.parametrize("wrong", ["x", "mean", "std"])
+def test_standardising_what_is_no_tensor_is_refused(wrong):
+    values = {"x": torch.zeros(4, 2, 3), "mean": torch.zeros(2), "std": torch.ones(2)}
+    values[wrong] = values[wrong].numpy()
+    with pytest.raises(ParameterError, match=rf"standardise.*{wrong} is a ndarray.*torch\.as_tensor\({wrong}\)"):
+        standardise(**values)
+
+
 def test_standardising_leaves_its_input_alone():
     x = torch.ones(2, 1, 3)
     standardise(x, torch.tensor([5.0]), torch.tensor([2.0]))

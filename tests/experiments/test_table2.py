@@ -22,7 +22,7 @@ def test_tiny(tmp_path):
     assert held(result) == [None, None]
     page = (tmp_path / "table2" / "README.md").read_text()
     assert "| M = 100 | 64.39 | 66.23 | 66.05 | 67.77 | 66.82 | 87.50 |" in page
-    assert "simulated" in page
+    assert "simulated brain volumes, runs that ended: 2 of 2 with M = 1" in page
 
 
 @pytest.mark.parametrize(

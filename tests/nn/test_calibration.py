@@ -146,12 +146,32 @@ def test_predict_warns_once_without_a_batch():
     with pytest.warns(UserWarning, match=r"BatchNorm.*bnn\.calibrate\(x\)") as seen:
         predict(bnn, X, draws=3)
     assert len(seen) == 1
+    assert seen[0].filename == __file__  # the user's line, not one of contextlib
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         predict(bnn, X, draws=2)
         predict(bayesian(network()).calibrate(BATCH), X, draws=2)
         with bayesian(network()).train().frozen("mean"):  # in training the statistics are those of the batch
             pass
+
+
+def assembled() -> nn.Sequential:
+    return nn.Sequential(mcrepar.nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: bayesian(network()).eval().complete(),
+        lambda: bayesian(network()).eval().frozen("mean").__enter__(),
+        lambda: predict(assembled(), torch.zeros(4, 3), draws=1),
+    ],
+    ids=["complete", "frozen", "predict, by hand"],
+)
+def test_the_warning_names_the_users_line_by_every_way(ask):
+    with pytest.warns(UserWarning, match="BatchNorm") as seen:
+        ask()
+    assert [warning.filename for warning in seen] == [__file__]
 
 
 def test_they_are_saved_copied_and_moved(tmp_path):

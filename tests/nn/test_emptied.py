@@ -135,3 +135,13 @@ def test_a_weight_that_a_hook_computes_does_not_outlive_the_forward(wrap, select
     with twin.frozen(draw):
         torch.testing.assert_close(bnn.to_module(draw)(x), twin(x))
     assert mcrepar.nn.ensemble(bnn, 2)(x).shape == (5, 2)
+
+
+def test_a_layer_is_shown_with_the_bias_that_it_has():
+    """nn.Linear and the convolutions print whether their bias is there; a random one is."""
+    net = nn.Sequential(nn.Linear(3, 2), nn.Conv1d(2, 2, 1), nn.Linear(2, 2, bias=False))
+    layers = [repr(layer) for layer in net]
+    shown = repr(bayesian(net))
+    assert all(layer in shown for layer in layers)
+    assert net[0].bias is None  # and it is empty again
+    assert "in_features=3, out_features=2, bias=True" in repr(mcrepar.nn.Linear(3, 2))

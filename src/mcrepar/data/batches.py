@@ -26,6 +26,8 @@ def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     >>> standardise(torch.full((1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0.5]), torch.tensor([0.25]))
     tensor([[[2., 2.]]])
     """
+    for name, value in (("x", x), ("mean", mean), ("std", std)):
+        _demand(Tensor, "standardise(x, mean, std)", name, value, f"torch.as_tensor({name})")
     unit = 255.0 if x.dtype == torch.uint8 else 1.0
     shape = (-1, *[1] * (x.dim() - 2))
     mean, std = (v.to(x.device, torch.float32).mul(unit).view(shape) for v in (mean, std))
@@ -42,6 +44,7 @@ def channel_statistics(split: Split) -> tuple[Tensor, Tensor]:
     >>> mean, std
     (tensor([1., 7.]), tensor([1., 1.]))
     """
+    _demand(Split, "channel_statistics(split)", "split", split, "Split(x, y), of mcrepar.data.dataset")
     unit = 255.0 if split.x.dtype == torch.uint8 else 1.0
     flat = split.x.reshape(*split.x.shape[:2], -1)
     each = [torch.var_mean(flat[i : i + CHUNK].float(), 2, correction=0) for i in range(0, len(flat), CHUNK)]
@@ -49,6 +52,12 @@ def channel_statistics(split: Split) -> tuple[Tensor, Tensor]:
     between, mean = torch.var_mean(means, 0, correction=0)
     std = (within.mean(0) + between).sqrt() / unit  # Var x = E Var(x | example) + Var E(x | example)
     return (mean / unit).float(), torch.where(std > 0, std, 1.0).float()
+
+
+def _demand(kind: type, asked: str, name: str, value: object, instead: str) -> None:
+    """Refuse what is of another type, before it fails at an attribute that it lacks."""
+    if not isinstance(value, kind):
+        raise ParameterError(asked, f"{name} is a {type(value).__name__}, and no {kind.__name__}", instead)
 
 
 def augment(x: Tensor, kind: str, padding: int = 4, generator: Generator | None = None) -> Tensor:

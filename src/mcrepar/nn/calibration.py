@@ -1,15 +1,17 @@
 """Norm statistics that belong to a draw: recomputed on a kept batch instead of averaged over all draws.
 
 Running statistics of BatchNorm are a mixture over the draws of training and belong to none of them; with them a draw's
-accuracy and calibration are spoiled (accuracy .61 against .70, ECE .153 against .019 in one measured epoch).
+accuracy and calibration are spoiled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,7 +104,7 @@ class Calibration(nn.Module):
                 warnings.warn(
                     "the network has BatchNorm, whose running statistics belong to no single draw; "
                     f"{self.how} with a batch of training data recomputes them for every draw",
-                    stacklevel=4,
+                    stacklevel=_outside(),
                 )
             return {}
         fresh = {}
@@ -138,6 +140,15 @@ class Calibration(nn.Module):
                 module.training = training
             for layer, momentum in zip(layers, momenta, strict=True):
                 layer.momentum = momentum
+
+
+def _outside() -> int:
+    """The stacklevel, for our caller, of the line outside of this package that led here, through contexts or not."""
+    ours = (str(Path(__file__).parents[1]), contextlib.__file__)
+    frame, level = sys._getframe(1), 1
+    while frame.f_code.co_filename.startswith(ours) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _tracking(net: nn.Module) -> list[str]:

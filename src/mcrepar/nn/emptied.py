@@ -76,6 +76,7 @@ class Slots:
     def __init__(self, net: nn.Module, chosen: Iterable[Place]) -> None:
         random: dict[nn.Module, list[str]] = {}
         self.names: list[str] = []
+        self.empty: dict[tuple[nn.Module, str], torch.Size] = {}
         second = set()
         for place in chosen:
             for owner, name in zip(place.owners, place.names, strict=True):
@@ -84,13 +85,13 @@ class Slots:
                     second.add(name)
                 else:
                     owner._parameters[last] = None
+                    self.empty[owner, last] = place.parameter.shape
                     slots.append(last)
                 self.names.append(name)
         for owner, slots in random.items():
             owner.register_forward_pre_hook(Guard(tuple(slots)))
         self.second = frozenset(second)  # second names of one slot: filled twice, it would keep the first draw
         self.net = net
-        self.empty = [(owner, last) for owner, slots in random.items() for last in slots]
         self.links = _links(net, self.names)
         self.derived = [(module, name, t.detach()) for module in net.modules() for name, t in _derived(module).items()]
         self.recurrent = [module for module in net.modules() if isinstance(module, nn.RNNBase)]
@@ -116,6 +117,18 @@ class Slots:
                     f"{name} is random, and what was put in its place would not be used",
                     "net = bnn.to_module() before the change, and bayesian(net) after it",
                 )
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """A context in which every slot has its shape, without data: layers look there to tell if they have a bias."""
+        empty = [(owner, name) for owner, name in self.empty if owner._parameters.get(name) is None]
+        for owner, name in empty:
+            owner._parameters[name] = nn.Parameter(torch.empty(self.empty[owner, name], device="meta"))
+        try:
+            yield
+        finally:
+            for owner, name in empty:
+                owner._parameters[name] = None
 
     def forget(self) -> None:
         """Let go of the last draw where layers keep it: in a list of weights, or in a weight they compute of others."""

@@ -60,6 +60,10 @@ class BayesianModule(nn.Module):
         self.calibration = Calibration(net)
         self._lock = Lock()
 
+    def __repr__(self) -> str:
+        with self._lock, self.slots.shown():
+            return super().__repr__()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output for one fresh draw, or for the frozen one."""
         frozen = self._frozen()
