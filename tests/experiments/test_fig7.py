@@ -5,7 +5,7 @@ import pytest
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments import fig8_left, replicated
+from mcrepar.experiments import convergence, fig8_left, replicated
 from mcrepar.experiments.compared import parts, runs, training_of
 from mcrepar.experiments.experiment import Bench, Finding, Part, Results, part_seed
 from mcrepar.experiments.fig7 import EXPERIMENT, draw, tell
@@ -185,18 +185,27 @@ def test_a_run_that_diverged_is_told():
     draw(found)
 
 
-def test_the_runs_of_fig8_left_are_found():
+@pytest.mark.parametrize(
+    ("other", "name", "variant"),
+    [
+        (fig8_left, "resnet8", "radial"),
+        (convergence, "resnet8", "radial"),
+        (convergence, "resnet8-whole", "radial-whole"),
+    ],
+)
+def test_runs_of_other_experiments_are_found(other, name, variant):
     def folder(key: str, name: str, settings, training, options) -> str:
         bench = Bench(settings, part_seed(0, key), Path("data"), Path("results") / name / "parts-cpu" / key)
         return training.config(bench, **options).out
 
-    theirs = fig8_left.EXPERIMENT.settings["cpu"]
-    (study,) = theirs.studies
+    theirs = other.EXPERIMENT.settings["cpu"]
+    (study,) = (s for s in theirs.studies if s.name == name)
     for k in range(3):
-        (part,) = (p for p in parts(CPU) if p.given == {**p.given, "network": "resnet8", "variant": "radial",
+        (part,) = (p for p in parts(CPU) if p.given == {**p.given, "network": "resnet8", "variant": variant,
                                                          "replication": k})  # fmt: skip
-        (their,) = (p for p in replicated.parts(theirs) if (p.given["draws"], p.given["replication"]) == (100, k))
-        there = folder(their.key, "fig8-left", theirs, study.training, {"kl_method": "stats", "n_mc_iter": 100})
+        wanted = {"kind": name, "draws": 100, "replication": k}
+        (their,) = (p for p in replicated.parts(theirs) if p.given == wanted)
+        there = folder(their.key, "theirs", theirs, study.training, {"kl_method": "stats", "n_mc_iter": 100})
         assert folder(part.key, "fig7", CPU, *training_of(part, CPU)) == there
 
 

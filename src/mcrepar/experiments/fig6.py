@@ -176,12 +176,13 @@ EXPERIMENT = Experiment(
     "takes less than 25 % of the memory for smaller models like DenseNet, allows M = 1000 or more in what it takes, "
     "and makes a batch up to 5 times faster.",
     method="A step is forward, KL, backward and Adam, Radial weights, Normal prior, float32, on a GPU if the machine "
-    "has one; direct is the loop that the paper prints, log q sampled too. "
-    "The largest M is predicted from the bytes that a draw keeps, as in "
-    "fig2-right, for the budget in the settings (4 GiB at the cpu scale), so that M is smaller here than in the paper. "
+    "has one; direct is the loop that the paper prints, log q sampled too. The largest M is predicted from the bytes "
+    "that a draw keeps, as in fig2-right, for the budget in the settings (4 GiB at the cpu scale), so that M is "
+    "smaller here than in the paper; a line through larger M predicts it, and a single draw may need a little more. "
     "Memory is the peak of all tensors alive at once, parameters and Adam's averages included; times are medians of "
-    "rounds in which all methods take their turn. `repar` draws the same M as the direct loop; `stats` and `exact` "
-    "draw once or never. The speed is not told where other work kept more than a quarter of a core busy.",
+    "rounds in which all methods take their turn. "
+    "`repar` and `stats` have the M of the direct loop; at such small M `stats` draws all its noise too. The speed is "
+    "not told where other work kept more than a quarter of a core busy.",
     version=2,
     settings={
         "tiny": Settings(("small_conv", "alexnet"), 10 * 2**20, 4, 1, "small_conv"),

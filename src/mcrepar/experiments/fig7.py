@@ -13,7 +13,7 @@ from mcrepar.experiments.fig7_claims import JUDGED, LABELS, SINGLE, judge
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.published_noise import NAME as PUBLISHED
 from mcrepar.experiments.replicated import IMAGES, over
-from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, in_set
+from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, in_set, untempered
 from mcrepar.plots.style import coloured, legend, light, percent
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def tell(results: Results) -> str:
 # ---- the trainings
 
 
-def _variants(shared: str) -> tuple[Variant, ...]:
-    """All variants; `shared` names the one that fig8-left trains with M = 100, whose runs are found by its keys."""
+def _variants(shared: Mapping[str, str]) -> tuple[Variant, ...]:
+    """All variants; `shared` has the keys of those that other experiments train too, by which runs are found."""
     estimate = {"kl_method": "stats", "n_mc_iter": 100}
     whole = {"kl_schedule": "graves"}  # the paper's objective: the whole KL from the first step, prior N(0, 1)
     options: dict[str, Mapping[str, Any]] = {
@@ -102,19 +102,18 @@ def _variants(shared: str) -> tuple[Variant, ...]:
         "published": {"posterior": "radial", "forward": PUBLISHED, **whole, **estimate},
     }
     return tuple(
-        Variant(name, "m100" if name == shared else name, given, name != "deterministic")
-        for name, given in options.items()
+        Variant(name, shared.get(name, name), given, name != "deterministic") for name, given in options.items()
     )
 
 
 def _training(scale: str, model: str, **changed: Any) -> Training:
     """That of fig8-left, but for what the variants choose."""
-    images = IMAGES[scale]
-    kept = {name: value for name, value in images.options.items() if name not in TEMPERED}
-    return replace(images, model=model, options={**kept, **changed})
+    images = untempered(IMAGES[scale])
+    return replace(images, model=model, options={**images.options, **changed})
 
 
 _ALL = tuple(LABELS)
+_SHARED = {"radial": "m100", "radial-whole": "whole-m100"}
 _TWO = ("deterministic", "radial")
 _LARGE = ("preact_resnet18", "preact_resnet34", "preact_resnet50", "preact_resnet101", "preact_resnet152",
           "densenet121", "densenet161", "densenet169", "densenet201")  # fmt: skip
@@ -134,7 +133,8 @@ EXPERIMENT = Experiment(
     "vanishes; its accuracies are not those of a Radial posterior. The confidence of an answer "
     "is the share of draws that vote for it. At the cpu scale: a CIFAR ResNet of 8 layers (ResNet-20 with one block a "
     "stage), all six trainings, three replications of each, 4 epochs instead of 100, batches of 128 instead of 32 "
-    "(`Radial, tempered` is the very run of fig8-left with M = 100); and one run each, deterministic and `Radial, "
+    "(`Radial, tempered` are the very runs of fig8-left with M = 100, `Radial, whole KL` those of convergence); and "
+    "one run each, deterministic and `Radial, "
     "tempered` only, 3 epochs, of ResNet-20, a PreActResNet-18 of a quarter of the width and a DenseNet-BC of 22 "
     "layers (growth 12). The test asks 20 draws, and one of a deterministic network, whose draws are equal. Sentences "
     "are judged on means over replications. A limit is held or missed where the whole 95 % Student interval (three "
@@ -146,11 +146,11 @@ EXPERIMENT = Experiment(
     version=2,
     settings={
         "tiny": Settings(
-            _variants("radial"),
+            _variants(_SHARED),
             (Network("small_conv", _training("tiny", "small_conv", model_options={}), _ALL, 2),),
         ),
         "cpu": Settings(
-            _variants("radial"),
+            _variants(_SHARED),
             (
                 Network("resnet8", _training("cpu", "resnet20"), _ALL, 3),
                 Network("resnet20", _training("cpu", "resnet20", model_options={}, epochs=3), _TWO),
@@ -161,7 +161,7 @@ EXPERIMENT = Experiment(
             ),
         ),
         "paper": Settings(
-            _variants("radial-whole"), tuple(Network(name, _training("paper", name), _ALL) for name in _LARGE)
+            _variants({"radial-whole": "m100"}), tuple(Network(name, _training("paper", name), _ALL) for name in _LARGE)
         ),
     },
     parts=parts,

@@ -10,9 +10,11 @@ from mcrepar.experiments.experiment import Experiment, Finding, Results, Row, ma
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.replicated import (
     EXACT,
+    FEW,
     IMAGES,
     JUDGED,
     LEAST,
+    MANY,
     TRUE_DRAWS,
     Difference,
     Settings,
@@ -39,7 +41,6 @@ from mcrepar.plots.style import coloured, legend, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEW, MANY = "M = 1", "M = 100"
 LOW = 0.9  # below this confidence the model is called not confident
 NEAR = 0.02  # accuracies that differ by less are called the same
 

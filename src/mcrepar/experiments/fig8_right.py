@@ -8,7 +8,9 @@ from mcrepar.experiments.experiment import Experiment, Finding, Results, Row, ma
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.replicated import (
     BRAIN,
+    FEW,
     JUDGED,
+    MANY,
     TRUE_DRAWS,
     Settings,
     Spread,
@@ -30,7 +32,6 @@ from mcrepar.plots.style import coloured, legend, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEW, MANY = "M = 1", "M = 100"
 HIGH = 0.9  # the threshold that is judged
 NEAR = 0.05  # of the data: sizes that differ by less are called similar
 

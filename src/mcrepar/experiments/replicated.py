@@ -21,6 +21,7 @@ STUDENT = {
 }  # fmt: skip
 LEAST = 3  # replications from which anything is judged
 EXACT = "exact"
+FEW, MANY = "M = 1", "M = 100"  # the labels that the paper compares
 JUDGED = (
     "A difference is judged by its 95 % Student interval (degrees of freedom: the fewer replications minus one), that "
     "of all thresholds by the mean of those with three replications and the error of one of them, for they share their "

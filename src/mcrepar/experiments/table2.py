@@ -9,8 +9,10 @@ from mcrepar.experiments.panels import panels
 from mcrepar.experiments.replicated import (
     ADRENAL,
     BRAIN,
+    FEW,
     JUDGED,
     LEAST,
+    MANY,
     TRUE_DRAWS,
     Difference,
     Settings,
@@ -34,7 +36,6 @@ from mcrepar.plots.style import coloured, legend, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEW, MANY = "M = 1", "M = 100"
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # the table's columns
 DATA = {"brain": "simulated brain volumes", "adrenal": "AdrenalMNIST3D"}
 PAPER = {FEW: (63.07, 62.14, 63.01, 64.13, 59.59, 60.71), MANY: (64.39, 66.23, 66.05, 67.77, 66.82, 87.50)}

@@ -76,6 +76,18 @@ class Training:
         return replace(config, out=str(bench.scratch.parents[2] / "runs" / f"{self.model}-{_digest(config)}"))
 
 
+def untempered(training: Training) -> Training:
+    """The same with the paper's objective: the whole KL from the first step, prior N(0, 1).
+
+    Args:
+        training: that may be tempered.
+
+    >>> untempered(Training("digits", "fcnet", 5, {**TEMPERED, "epochs": 2})).options
+    {'epochs': 2}
+    """
+    return replace(training, options={name: v for name, v in training.options.items() if name not in TEMPERED})
+
+
 def _digest(config: TrainConfig) -> str:
     """Names everything that a run depends on, but not where its data are."""
     facts = {name: getattr(config, name) for name in names() if name not in MAY_DIFFER}
