@@ -60,4 +60,4 @@ def test_curves(found):
 def test_quick_numbers_do_not_replace_measured_ones():
     done = run("--quick")
     assert done.returncode == 2
-    assert "--out and --figures" in done.stderr
+    assert "--quick needs --out" in done.stderr
