@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcrepar.experiments.experiment import Bench, Part, Results, Row
-from mcrepar.experiments.replicated import over
+from mcrepar.experiments.spreads import over
 from mcrepar.experiments.trained import TAUS, Training, in_set, need_data, trained
 
 

@@ -10,23 +10,16 @@ from mcrepar.experiments.replicated import (
     EXACT,
     FEW,
     IMAGES,
-    JUDGED,
     MANY,
     TRUE_DRAWS,
     Settings,
-    Spread,
     Study,
     check,
-    difference,
     groups,
-    higher,
     measure,
-    over,
     parts,
-    ratio,
-    spread,
-    told,
 )
+from mcrepar.experiments.spreads import JUDGED, Spread, difference, higher, over, ratio, spread, told
 from mcrepar.experiments.trained import untempered
 from mcrepar.plots.style import coloured, legend
 

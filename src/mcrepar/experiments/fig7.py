@@ -12,7 +12,8 @@ from mcrepar.experiments.experiment import Experiment, Results, Row, markdown
 from mcrepar.experiments.fig7_claims import JUDGED, LABELS, SINGLE, judge
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.published_noise import NAME as PUBLISHED
-from mcrepar.experiments.replicated import IMAGES, over
+from mcrepar.experiments.replicated import IMAGES
+from mcrepar.experiments.spreads import over
 from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, in_set, untempered
 from mcrepar.plots.style import coloured, legend, light, percent
 

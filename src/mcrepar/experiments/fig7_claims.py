@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from mcrepar.experiments.compared import Runs, accuracy, line, runs
 from mcrepar.experiments.experiment import Finding, Results, Row
-from mcrepar.experiments.replicated import LEAST, Spread, difference, over
+from mcrepar.experiments.spreads import LEAST, Spread, difference, over
 from mcrepar.experiments.trained import TAUS, in_set
 
 LABELS = {

@@ -9,23 +9,17 @@ from mcrepar.experiments.panels import panels
 from mcrepar.experiments.replicated import (
     BRAIN,
     FEW,
-    JUDGED,
     MANY,
     TRUE_DRAWS,
     Settings,
-    Spread,
     Study,
     check,
-    difference,
     ended,
     groups,
     measure,
-    over,
     parts,
-    ratio,
-    similar,
-    told,
 )
+from mcrepar.experiments.spreads import JUDGED, Spread, difference, over, ratio, similar, told
 from mcrepar.experiments.trained import TAUS, confidence_set, in_set
 from mcrepar.plots.style import coloured, legend, percent
 
