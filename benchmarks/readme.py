@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timing import BUSY
+from mcrepar.experiments.timed_steps import QUIET
 
 HERE = Path(__file__).parent
 
@@ -160,7 +160,7 @@ BLOCKS = {
 def block(name: str, found: dict[str, Any]) -> str:
     """The numbers of one benchmark in Markdown, between its comments."""
     lines, load = BLOCKS[name].lines(found), _load(found)
-    if load > BUSY:
+    if load > QUIET:
         lines = [f"**Provisional: other work kept {load} cores busy.**", "", *lines]
     return "\n".join([f"<!-- {name}: written by benchmarks/readme.py -->", *lines, f"<!-- end of {name} -->"])
 

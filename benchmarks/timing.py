@@ -7,12 +7,13 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-BUSY = 0.25  # cores kept busy by other work above which numbers are only provisional
+from mcrepar.experiments.page import cpu_name
+from mcrepar.experiments.timed_steps import QUIET, seconds_of_others
+
 Timings = dict[str, dict[str, Any]]
 
 
@@ -31,33 +32,18 @@ def take_turns(cases: dict[str, Callable[[], None]], rounds: int, warm_up: int =
     }
 
 
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def busy_cores(seconds: float = 1.0) -> float:
     """How many cores other work keeps busy while this process sleeps; the load average where that is not told."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return os.getloadavg()[0]
-
-    def idle_and_all() -> tuple[int, int]:
-        ticks = [int(x) for x in stat.read_text().splitlines()[0].split()[1:]]
-        return ticks[3] + ticks[4], sum(ticks[:8])
-
-    before = idle_and_all()
+    start, before = time.perf_counter(), seconds_of_others()
     time.sleep(seconds)
-    idle, everything = (b - a for a, b in zip(before, idle_and_all(), strict=True))
-    return (1 - idle / everything) * (os.cpu_count() or 1) if everything else 0.0
+    after, passed = seconds_of_others(), time.perf_counter() - start
+    return os.getloadavg()[0] if before is None or after is None else max(0.0, (after - before) / passed)
 
 
 def quiet(seconds: float, tries: int = 10) -> float:
     """The busy cores once they are few; what ended just before is still being cleared away, which is waited for."""
     for _ in range(tries):
-        if (load := busy_cores(seconds)) <= BUSY:
+        if (load := busy_cores(seconds)) <= QUIET:
             break
     return load
 

@@ -121,8 +121,8 @@ def test_an_empty_set_is_no_accuracy_of_0():
         ("resnet20", DROP, {"accuracy": 0.81}, False),
         ("resnet20", SURE, {"sure": 0.92}, None),
         ("resnet20", SURE, {"sure": 0.86}, False),
-        ("densenet_bc22_12", SHARE, {"share": 0.81}, False),
-        ("densenet_bc22_12", ALMOST, {"share": 0.5}, True),
+        ("densenet_bc16_12", SHARE, {"share": 0.81}, False),
+        ("densenet_bc16_12", ALMOST, {"share": 0.5}, True),
     ],
 )
 def test_a_single_run_tells_only_beyond_its_noise(network, sentence, changed, told):
@@ -133,7 +133,7 @@ def test_a_single_run_tells_only_beyond_its_noise(network, sentence, changed, to
 
 def test_a_failure_outweighs_what_is_untold():
     found = results({"radial": {"accuracy": 0.7}}, "resnet20")
-    found.rows[:] = [{**row, "failed": "nan"} if row["network"] == "densenet_bc22_12" else row for row in found.rows]
+    found.rows[:] = [{**row, "failed": "nan"} if row["network"] == "densenet_bc16_12" else row for row in found.rows]
     assert of(judge(found), DROP, OURS).held is False
 
 

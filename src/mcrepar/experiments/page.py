@@ -76,15 +76,19 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
     return "\n\n".join(sections) + "\n"
 
 
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were taken on, without its name or paths."""
     import torch
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     return {
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -28,7 +28,7 @@ def timed(cases: Mapping[str, Callable[[], object]], rounds: int) -> Row:
     ['a', 'b']
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    begun, before = time.perf_counter(), _seconds_of_others()
+    begun, before = time.perf_counter(), seconds_of_others()
     for turn in range(rounds + 1):
         for name, case in cases.items():
             wait()
@@ -37,12 +37,12 @@ def timed(cases: Mapping[str, Callable[[], object]], rounds: int) -> Row:
             wait()
             if turn:
                 seconds[name].append(time.perf_counter() - start)
-    after, passed = _seconds_of_others(), time.perf_counter() - begun
+    after, passed = seconds_of_others(), time.perf_counter() - begun
     busy = None if before is None or after is None else round(max(0.0, (after - before) / passed), 3)
     return {"seconds": {name: statistics.median(times) for name, times in seconds.items()}, "busy": busy}
 
 
-def _seconds_of_others() -> float | None:
+def seconds_of_others() -> float | None:
     """CPU seconds since the start of the machine that were not this process's; None where the system does not tell."""
     if not _STAT.exists():
         return None
