@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mcrepar.experiments.page import cpu_name
+from mcrepar.experiments.machine import cpu_name
 from mcrepar.experiments.timed_steps import QUIET, seconds_of_others
 
 Timings = dict[str, dict[str, Any]]

@@ -63,9 +63,10 @@ def test_a_draw_of_the_fuller_loop_counts_from_the_first(results):
     assert more == pytest.approx((bytes_per_draw("mc") - bytes_per_draw("exact")) * row["weights"])
 
 
-def volumes(results: Results, memory: int, low: int = 2) -> Results:
+def volumes(results: Results, memory: int, low: int = 2, ours: int = 550) -> Results:
     """A network of 10 weights, 160 bytes per draw with log q sampled, 1000 bytes per volume, 500 beside."""
-    row = {"kind": "volumes", "weights": 10, "one_draw": 500 + low * 1000 + 80, "per_example": 1000}
+    row = {"kind": "volumes", "weights": 10, "one_draw": 500 + low * 1000 + 80, "per_example": 1000,
+           "ours_100": ours + low * 1000}  # fmt: skip
     kept = {"kind": "draw", "per_draw_exact": 8.0, "per_draw_mc": 16.0}
     others = [row for row in results.rows if row["kind"] not in ("draw", "volumes")]
     return Results(replace(results.settings, memory=memory, volume_probes=(low, low + 1)), [*others, kept, row])
@@ -83,12 +84,20 @@ def test_volumes_lose_draws_as_the_batch_grows(results, memory, table):
     assert volume_table(volumes(results, memory)) == table
 
 
-@pytest.mark.parametrize(("memory", "told"), [(5700, None), (1660, True), (1000, None)])
+@pytest.mark.parametrize(("memory", "told"), [(5700, None), (1660, True), (5900, False), (1000, None)])
 def test_volumes_are_judged_only_by_what_holds_for_every_batch(results, memory, told):
     (found,) = (f for f in judge(volumes(results, memory)) if f.claim.startswith("With volumes"))
     assert found.held is told
     assert ("depends on the batch" in found.measured) == (memory == 5700)
     assert "1 iterations" not in found.measured
+
+
+@pytest.mark.parametrize(("ours", "told"), [(550, True), (700, True), (701, False)])
+def test_our_hundred_draws_are_judged_where_direct_has_filled_the_memory(results, ours, told):
+    found = finding(volumes(results, 5700, ours=ours), "With ours, M = 100")
+    assert found.held is told
+    assert "batch 5" in found.measured
+    assert finding(volumes(results, 1000), "With ours, M = 100").held is None
 
 
 def changed(results: Results, kind: str, field: str, factor: float) -> Results:

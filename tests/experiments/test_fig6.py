@@ -16,9 +16,9 @@ def row(network: str, share: float = 0.2, faster: float = 6.0, growth: float = 1
     }  # fmt: skip
 
 
-def results(*rows: dict, thousand: float = 1.0) -> Results:
+def results(*rows: dict, thousand: float = 1.0, scale: str = "paper") -> Results:
     more = {"key": "t", "kind": "thousand", "network": "preact_resnet18", "bytes": {"repar": thousand * GIB}}
-    return Results(EXPERIMENT.settings["cpu"], [*rows, more])
+    return Results(EXPERIMENT.settings[scale], [*rows, more])
 
 
 def test_tiny(tmp_path):
@@ -51,6 +51,17 @@ def test_tiny(tmp_path):
 def test_the_verdicts(changed, told):
     found = results(row("densenet121", **changed), row("preact_resnet18", share=0.25, faster=1.5))
     assert [finding.held for finding in judge(found)] == told
+
+
+def test_every_densenet_counts():
+    assert not judge(results(row("densenet121", share=0.1), row("densenet201", share=0.3)))[0].held
+
+
+@pytest.mark.parametrize(("faster", "told"), [(6.0, True), (4.3, None)])
+def test_less_memory_than_the_papers_cannot_speak_against_its_speed(faster, told):
+    found = judge(results(row("densenet121", faster=faster), scale="cpu"))[1]
+    assert found.held is told
+    assert ("in 4 GiB M is smaller" in found.measured) == (told is None)
 
 
 def test_the_sentence_on_m_1000_is_judged_on_the_papers_estimate():

@@ -9,7 +9,7 @@ from mcrepar.experiments import convergence, fig8_left, replicated
 from mcrepar.experiments.compared import parts, runs, training_of
 from mcrepar.experiments.experiment import Bench, Finding, Part, Results, part_seed
 from mcrepar.experiments.fig7 import EXPERIMENT, draw, tell
-from mcrepar.experiments.fig7_claims import JUDGED, LABELS, SENTENCES, judge
+from mcrepar.experiments.fig7_claims import LABELS, OF_WHOM, SENTENCES, judge
 from mcrepar.experiments.store import fingerprint
 from mcrepar.experiments.trained import TAUS
 from mcrepar.models import MODELS, model
@@ -17,7 +17,7 @@ from mcrepar.models import MODELS, model
 CPU = EXPERIMENT.settings["cpu"]
 RIGHT = {"deterministic": 0.87, "radial": 0.885, "normal": 0.86, "radial-whole": 0.865, "normal-whole": 0.1,
          "published": 0.865}  # fmt: skip
-WHOLE, NOISE, OURS = (f"({LABELS[name]})" for name in JUDGED)
+WHOLE, NOISE, OURS = (f"({LABELS[name]})" for name in OF_WHOM)
 RISES, SURE, SHARE, ALMOST, DROP = (sentence.text for sentence in SENTENCES)
 
 
@@ -63,14 +63,14 @@ def test_tiny(tmp_path):
 def test_the_paper_would_hold():
     found = judge(results())
     assert all(f.held for f in found), [f.claim for f in found if not f.held]
-    assert len(found) == len(JUDGED) * len(SENTENCES) + 2
+    assert len(found) == len(OF_WHOM) * len(SENTENCES) + 2
 
 
 def test_tempered_sentences_are_ours():
     assert [f.ours for f in judge(results())] == [False] * 10 + [True] * 5 + [False, True]
 
 
-@pytest.mark.parametrize("variant", JUDGED)
+@pytest.mark.parametrize("variant", OF_WHOM)
 @pytest.mark.parametrize(
     ("sentence", "changed", "told"),
     [
@@ -132,7 +132,7 @@ def test_a_single_run_tells_only_beyond_its_noise(network, sentence, changed, to
 
 
 def test_a_failure_outweighs_what_is_untold():
-    found = results({"radial": {"accuracy": 0.7}}, "resnet20")
+    found = results({"radial": {"accuracy": 0.7, "sure": 0.75}}, "resnet20")
     found.rows[:] = [{**row, "failed": "nan"} if row["network"] == "densenet_bc16_12" else row for row in found.rows]
     assert of(judge(found), DROP, OURS).held is False
 
@@ -149,8 +149,8 @@ def test_without_a_deterministic_run_there_is_no_drop():
         ({"normal-whole": {"failed": (0, 1, 2)}}, True),
         ({"normal-whole": {"accuracy": 0.8}}, False),
         ({"normal-whole": {"accuracy": 0.8, "failed": (0, 1)}}, False),
-        ({"radial-whole": {"accuracy": 0.3}}, None),
-        ({"radial-whole": {"accuracy": 0.3}, "normal-whole": {"accuracy": 0.8}}, None),
+        ({"radial-whole": {"accuracy": 0.3, "sure": 0.3}}, None),
+        ({"radial-whole": {"accuracy": 0.3, "sure": 0.3}, "normal-whole": {"accuracy": 0.8}}, None),
         ({"radial-whole": {"failed": (0, 1, 2)}}, None),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_run_that_diverged_is_told():
 )
 def test_runs_of_other_experiments_are_found(other, name, variant):
     def folder(key: str, name: str, settings, training, options) -> str:
-        bench = Bench(settings, part_seed(0, key), Path("data"), Path("results") / name / "parts-cpu" / key)
+        bench = Bench(settings, part_seed(0, key), Path("data"), Path("results") / "runs")
         return training.config(bench, **options).out
 
     theirs = other.EXPERIMENT.settings["cpu"]

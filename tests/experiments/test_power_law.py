@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mcrepar.experiments.power_law import Power, all_agree, power, spread_error
+from mcrepar.experiments.power_law import Power, power, spread_error
 
 
 def test_the_slope_and_its_error():
@@ -28,13 +28,6 @@ def test_the_slope_and_its_error():
 def test_what_a_power_tells(found, agrees, exceeds):
     assert found.agrees(-1) is agrees
     assert found.exceeds(-1) is exceeds
-
-
-def test_several_powers():
-    right, wrong, vague = Power(-1.0, 0.01), Power(-0.5, 0.01), Power(-1.0, 0.2)
-    assert all_agree([right, right], -1) is True
-    assert all_agree([right, vague], -1) is None
-    assert all_agree([right, vague, wrong], -1) is False
 
 
 def test_the_error_of_a_mean_square():

@@ -87,14 +87,29 @@ def test_the_three_files(squares, tmp_path):
     result = json.loads((tmp_path / "squares" / "result.json").read_text())
     assert [row["square"] for row in result["measured"]] == [1, 4, 9]
     assert result["settings"] == {"numbers": [1, 2, 3]}
-    assert result["machine"]["cores"] == os.cpu_count()
-    assert set(result["versions"]) == {"mcrepar", "experiment", "python", "torch", "numpy"}
+    (on,) = result["machines"]
+    assert on["cores"] == os.cpu_count()
+    assert set(result["versions"]) == {"mcrepar", "experiment"}
     page = (tmp_path / "squares" / "README.md").read_text()
     for text in ("Squares grow.", "Figure 99", r"they \| do", "figure.png", "--scale tiny", "seed 0", "held"):
         assert text in page
     assert "smoke test: no verdict on the paper" in page
     run(tmp_path, scale="cpu")
     assert "smoke test" not in (tmp_path / "squares" / "README.md").read_text()
+
+
+def test_the_page_says_on_what_the_parts_were_measured_and_when(squares, tmp_path):
+    run(tmp_path)
+    part = tmp_path / "squares" / "parts-tiny" / "n1.json"
+    record = json.loads(part.read_text())
+    record |= {"machine": {**record["machine"], "threads": 77}, "finished": "2001-02-03T04:05:06+00:00"}
+    part.write_text(json.dumps(record))
+    last = max(json.loads(file.read_text())["finished"] for file in part.parent.glob("*.json"))
+    run(tmp_path)
+    page = (tmp_path / "squares" / "README.md").read_text()
+    assert "(77 used)" in page
+    assert page.count("cores (") == 2
+    assert f"the last part ended {last}" in page
 
 
 def test_the_verdict_says_what_was_judged(squares, tmp_path):
@@ -211,7 +226,7 @@ def test_a_part_that_lacks_what_is_judged_is_an_error_in_words(squares, tmp_path
     before = (tmp_path / "squares" / "result.json").read_bytes()
     part = tmp_path / "squares" / "parts-tiny" / "n1.json"
     part.write_text(part.read_text().replace('"square"', '"cube"'))
-    with pytest.raises(ParameterError, match=r"parts-tiny lacks what is judged .*'square'.*folder is deleted"):
+    with pytest.raises(ParameterError, match=r"parts-tiny do not have what is judged .*'square'.*another --out"):
         run(tmp_path)
     assert (tmp_path / "squares" / "result.json").read_bytes() == before
 

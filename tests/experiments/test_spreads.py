@@ -8,10 +8,10 @@ from mcrepar.experiments.spreads import (
     Difference,
     Ratio,
     Spread,
+    all_higher,
     difference,
     higher,
     mean_of,
-    paired,
     ratio,
     similar,
     spread,
@@ -35,10 +35,9 @@ def test_a_difference_is_welchs():
 
 def test_the_interval_is_students():
     values = [0.01, 0.02, 0.06, 0.03]
-    gap = paired(spread(values))
+    gap = Difference(np.mean(values), stats.sem(values), len(values))
     expected = stats.ttest_1samp(values, 0).confidence_interval()
     assert (gap.low, gap.high) == pytest.approx((expected.low, expected.high), abs=1e-5)
-    assert paired(spread([0.5])) is None
     wide = Difference(0.1, 0.01, 1)
     assert (wide.low, wide.high) == (-np.inf, np.inf), "one replication bounds nothing"
     assert Difference(0.1, 0.01, 12).low == pytest.approx(0.1 - 0.01 * STUDENT[10]), "the next smaller in the table"
@@ -117,3 +116,21 @@ def test_an_effect_is_seen():
     few, many = (spread(generator.normal(mean, 1.0, 3).tolist()) for mean in (0.0, 12.0))
     assert higher(difference(many, few)) is True
     assert higher(difference(few, many)) is False
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([0.05, 0.05, 0.05], True),
+        ([0.1, 0.1, 0.1, 0.1, 0.1, -0.1], False),  # though their mean is surely above 0
+        ([0.1, 0.1, -0.005], None),
+        ([0.01, 0.01, 0.01], None),
+        ([-0.05, -0.05], False),
+        ([0.05, None], True),  # a set that is empty in one of both tells nothing
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_higher_at_every_threshold(values, told):
+    gains = [None if value is None else Difference(value, 0.01, 3) for value in values]
+    assert all_higher(gains) is told

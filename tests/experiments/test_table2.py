@@ -29,7 +29,7 @@ def test_tiny(tmp_path):
     ("gain", "wide", "told"),
     [
         (0.28, 0.01, [True, True]),
-        (0.5, 0.01, [True, None]),
+        (0.5, 0.01, [True, True]),
         (0.15, 0.01, [True, False]),
         (0.05, 0.01, [True, False]),
         (-0.1, 0.01, [False, False]),

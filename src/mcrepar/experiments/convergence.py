@@ -19,7 +19,7 @@ from mcrepar.experiments.replicated import (
     measure,
     parts,
 )
-from mcrepar.experiments.spreads import JUDGED, Spread, difference, higher, over, ratio, spread, told
+from mcrepar.experiments.spreads import HOW_JUDGED, Spread, difference, higher, over, ratio, spread, told
 from mcrepar.experiments.trained import untempered
 from mcrepar.plots.style import coloured, legend
 
@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
     "weights, true draws, M by `stats`; bands are one deviation over seeds. At the cpu scale: CIFAR-10, a ResNet of 8 "
     "layers (ResNet-20 with one block a stage), 4 epochs, batches of 128, three replications; with beta 0.01 an "
     "annealed KL and a learned prior scale for each tensor; the runs of the whole KL with M = 100 are those of fig7. "
-    f"At the tiny scale: scikit-learn's digits. {JUDGED} {TRUE_DRAWS}",
+    f"At the tiny scale: scikit-learn's digits. {HOW_JUDGED} {TRUE_DRAWS}",
     version=1,
     settings={
         "tiny": _settings("tiny", "digits", 2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,13 +65,13 @@ class Bench:
         settings: of the experiment at this scale.
         seed: of this part alone, so that a part measured later has the noise that it would have had.
         root: where the user's data are; None where none were named.
-        scratch: a folder of this part's own, for what it keeps while it is measured; made by whoever needs it.
+        runs: the folder of all trainings, which experiments share; made by whoever needs it.
     """
 
     settings: Any
     seed: int
     root: Path | None
-    scratch: Path
+    runs: Path
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,16 @@ class Finding:
     def word(self) -> str:
         """yes, no or not told."""
         return "not told" if self.held is None else "yes" if self.held else "no"
+
+
+def all_held(each: Iterable[bool | None]) -> bool | None:
+    """Whether all are so; False where one is not, None where none is wrong but not all tell, or there is none.
+
+    >>> all_held([True, True]), all_held([True, None]), all_held([None, False])
+    (True, None, False)
+    """
+    found = list(each)
+    return False if False in found else None if None in found or not found else True
 
 
 def verdict(findings: Sequence[Finding]) -> str:

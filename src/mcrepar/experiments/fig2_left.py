@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from mcrepar.experiments.estimate_law import ENTROPIES, NormalPair
-from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
+from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, all_held, markdown
 from mcrepar.experiments.panels import panels
-from mcrepar.experiments.power_law import all_agree, power, spread_error
+from mcrepar.experiments.power_law import power, spread_error
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.divergence import kl_divergence
@@ -85,7 +85,7 @@ def judge(results: Results) -> list[Finding]:
             "More iterations make the estimate better, its variance being O(1/M).",
             f"the error goes as M to the power of {min(exponents):.2f} to {max(exponents):.2f} (O(1/M) means -0.5; "
             f"standard error {error:.2f})",
-            all_agree(slopes, -0.5),
+            all_held(slope.agrees(-0.5) for slope in slopes),
         )
     ]
     for entropy in reversed(ENTROPIES):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from mcrepar.experiments.compared import Network, Settings, Variant, accuracy, check, line, measure, parts, runs
 from mcrepar.experiments.experiment import Experiment, Results, Row, markdown
-from mcrepar.experiments.fig7_claims import JUDGED, LABELS, SINGLE, judge
+from mcrepar.experiments.fig7_claims import LABELS, OF_WHOM, SINGLE, judge
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.published_noise import NAME as PUBLISHED
 from mcrepar.experiments.replicated import IMAGES
+from mcrepar.experiments.rising import HOW_RISING
 from mcrepar.experiments.spreads import over
 from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, in_set, untempered
 from mcrepar.plots.style import coloured, legend, light, percent
@@ -25,7 +26,7 @@ def draw(results: Results) -> Figure:
     """Accuracy and size of the confidence sets, means and thin replications, and the accuracy of every variant."""
     nets = [net.name for net in results.settings.networks]
     shown = [name for name in LABELS if runs(results, name)]
-    colours = {name: light("muted") for name in shown} | dict(coloured([name for name in JUDGED if name in shown]))
+    colours = {name: light("muted") for name in shown} | dict(coloured([name for name in OF_WHOM if name in shown]))
     marks = dict(zip(nets, zip(cycle("osD^vPX<>"), cycle(("-", "--", ":", "-."))), strict=False))
     heads = [("Accuracy of the confidence set", "threshold of confidence", ""),
              ("Its share of the test data", "threshold of confidence", ""),
@@ -35,7 +36,7 @@ def draw(results: Results) -> Figure:
         for each in runs(results, name):
             marker, style = marks[each.network]
             look = {"color": colours[name], "marker": marker, "markersize": 4}
-            for axes, field in ((left, "accuracy"), (middle, "share")) if name in JUDGED else ():
+            for axes, field in ((left, "accuracy"), (middle, "share")) if name in OF_WHOM else ():
                 for row in each.rows if len(each.rows) > 1 else ():
                     axes.plot(TAUS, line([row], field), color=colours[name], alpha=0.3, linewidth=0.9)
                 axes.plot(TAUS, line(each.rows, field), linestyle=style, **look)
@@ -43,7 +44,7 @@ def draw(results: Results) -> Figure:
             if s.mean is not None:
                 y = place + 0.6 * ((nets.index(each.network) + 0.5) / len(nets) - 0.5)
                 right.errorbar(s.mean, y, xerr=s.deviation, capsize=3, linestyle="none", **look)
-    for name in (name for name in JUDGED if name in shown):
+    for name in (name for name in OF_WHOM if name in shown):
         left.plot([], [], color=colours[name], label=LABELS[name])
     for name, (marker, style) in marks.items():
         middle.plot([], [], marker=marker, linestyle=style, markersize=4, color=light("muted"), label=name)
@@ -140,8 +141,7 @@ EXPERIMENT = Experiment(
     "are judged on means over replications. A limit is held or missed where the whole 95 % Student interval (three "
     f"runs or more) is on one side of it; with fewer runs, where the number is {100 * SINGLE:.0f} points from it, "
     "which is more than the sampling of 10,000 test images (0.3 to 0.5 points) and the luck of one run explain; "
-    "otherwise it is not told. The accuracy rises where no step to the next set that is not empty falls by more than "
-    "half a point and all steps together gain more than that. At the tiny scale scikit-learn's digits, on which "
+    f"otherwise it is not told. {HOW_RISING} At the tiny scale scikit-learn's digits, on which "
     "nothing is judged.",
     version=2,
     settings={

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from mcrepar.experiments.compared import Runs, accuracy, line, runs
-from mcrepar.experiments.experiment import Finding, Results, Row
+from mcrepar.experiments.experiment import Finding, Results, Row, all_held
+from mcrepar.experiments.rising import rises
 from mcrepar.experiments.spreads import LEAST, Spread, difference, over
 from mcrepar.experiments.trained import TAUS, in_set
 
@@ -21,10 +21,9 @@ LABELS = {
     "published": "published noise, whole KL",
 }
 # Of whom the sentences are judged, and whether that is ours: the paper says that it did not reweight the KL.
-JUDGED = {"radial-whole": False, "published": False, "radial": True}
+OF_WHOM = {"radial-whole": False, "published": False, "radial": True}
 DROP = 0.02  # the largest loss of accuracy that is called not significant
 ALMOST = 0.87  # the share of the data that is called almost 90 %
-STEP = 0.005  # a change of accuracy that is neither a rise nor a fall
 SINGLE = 0.03  # how far from a limit fewer than three runs tell something: 10,000 test images and the luck of a run
 TRAINED = 0.5  # the accuracy on ten classes from which a network is called trained
 NEARLY_NONE = 0.1  # the share of the true draws' mutual information below which noise is called nearly none
@@ -49,10 +48,8 @@ def _rises(found: Runs) -> Told:
     known = {tau: mean for tau, mean in zip(TAUS, line(found.rows, "accuracy"), strict=True) if not math.isnan(mean)}
     if len(known) < 2:
         return "has fewer than two sets that are not empty", None
-    means = list(known.values())
-    gain, back = means[-1] - means[0], min(b - a for a, b in pairwise(means))
-    text = f"{100 * means[0]:.2f} % at {min(known):g}, {100 * means[-1]:.2f} % at {max(known):g}"
-    return text, False if min(gain, back) < -STEP else True if gain > STEP else None
+    first, last = min(known), max(known)
+    return f"{100 * known[first]:.2f} % at {first:g}, {100 * known[last]:.2f} % at {last:g}", rises(found.rows)
 
 
 def _at_least(quantity: Callable[[Row], float | None], limit: float) -> Callable[[Runs], Told]:
@@ -92,8 +89,7 @@ class Sentence:
         told = [self.told(each) for each in found]
         held = [h for _, h in told]
         listed = "; ".join(each.told(text) for each, (text, _) in zip(found, told, strict=True)) or "no such network"
-        whole = None if not held else False if False in held else None if None in held else True
-        return Finding(f"{self.text} ({LABELS[variant]}).", listed, whole, ours)
+        return Finding(f"{self.text} ({LABELS[variant]}).", listed, all_held(held), ours)
 
 
 SENTENCES = (
@@ -110,7 +106,7 @@ SENTENCES = (
 
 def judge(results: Results) -> list[Finding]:
     """The paper's sentences on Radial networks, then on Gaussian ones, then ours on the published noise."""
-    shown = {variant: ours for variant, ours in JUDGED.items() if runs(results, variant)}
+    shown = {variant: ours for variant, ours in OF_WHOM.items() if runs(results, variant)}
     found = [sentence.judge(results, variant, ours) for variant, ours in shown.items() for sentence in SENTENCES]
     found += [_gaussian(results), _published(results)]
     if all(net.training.data == "cifar10" for net in results.settings.networks):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from mcrepar.experiments.experiment import Experiment, Finding, Results, Row, markdown
+from mcrepar.experiments.experiment import Experiment, Finding, Results, all_held, markdown
 from mcrepar.experiments.panels import panels
 from mcrepar.experiments.replicated import (
     EXACT,
@@ -16,23 +14,22 @@ from mcrepar.experiments.replicated import (
     TRUE_DRAWS,
     Settings,
     Study,
+    accuracies,
     check,
+    differences,
     ended,
     groups,
     measure,
     parts,
 )
+from mcrepar.experiments.rising import HOW_RISING, rises
 from mcrepar.experiments.spreads import (
-    JUDGED,
-    LEAST,
-    Difference,
+    HOW_JUDGED,
     Spread,
-    difference,
-    higher,
+    all_higher,
     listed,
     mean_of,
     over,
-    paired,
     ratio,
     similar,
     told,
@@ -47,55 +44,26 @@ LOW = 0.9  # below this confidence the model is called not confident
 NEAR = 0.02  # accuracies that differ by less are called the same
 
 
-def accuracies(results: Results, study: str) -> dict[str, list[Spread]]:
-    """The accuracy of every confidence set over replications, by M."""
-    return {
-        label: [over(rows, in_set(tau, "accuracy")) for tau in TAUS] for label, rows in groups(results, study).items()
-    }
-
-
-def gain(row: Row) -> float | None:
-    """The accuracy of the last confidence set minus that of the first; None where fewer than two are not empty."""
-    known = [value for tau in TAUS if (value := in_set(tau, "accuracy")(row)) is not None]
-    return known[-1] - known[0] if len(known) > 1 else None
-
-
-def rises(gains: Sequence[Difference | None], lines: dict[str, list[Spread]]) -> bool | None:
-    """Whether the accuracy rises with the threshold for every M; None where a number is missing or may be chance."""
-    if any(d is None or d.count < LEAST for d in gains):
-        return None
-    whole = higher(mean_of(gains))
-    return whole if whole is not True or all(map(_climbs, lines.values())) else None
-
-
-def _climbs(line: list[Spread]) -> bool:
-    """Whether means end higher than they begin, with no step back of half a point."""
-    known = [s.mean for s in line if s.mean is not None]
-    return known[-1] > known[0] and all(b > a - 0.005 for a, b in pairwise(known))
-
-
 def judge(results: Results) -> list[Finding]:
     """The paper's sentences on M, and the exact KL beside them."""
     (study,) = results.settings.studies
-    lines, rows = accuracies(results, study.name), groups(results, study.name)
-    gains = [difference(many, few) for many, few in zip(lines[MANY], lines[FEW], strict=True)]
-    mean = mean_of(gains)
+    lines, rows = accuracies(results, study.name, TAUS), groups(results, study.name)
+    gains = differences(lines, MANY, FEW)
     few, many = (over(rows[label], lambda row: outside(row, LOW)) for label in (FEW, MANY))
     spreads = ratio(few, many)
-    climbs = [paired(over(found, gain)) for found in rows.values()]
+    climbs = [rises(found) for found in rows.values()]
     return [
         Finding(
             "The accuracy rises with the threshold of confidence, for every M.",
             "; ".join(
                 f"{label}: {line[0].percent()} at 0.5, {line[-1].percent()} at 1" for label, line in lines.items()
-            )
-            + f"; last set minus first in points, mean over M {told(mean_of(climbs))}",
-            rises(climbs, lines),
+            ),
+            all_held(climbs),
         ),
         Finding(
             "With M = 100 the accuracy is higher at any confidence than with M = 1.",
-            f"M = 100 minus M = 1 in points, mean over the thresholds {told(mean)}; {listed(TAUS, gains)}",
-            higher(mean),
+            f"M = 100 minus M = 1 in points, mean over the thresholds {told(mean_of(gains))}; {listed(TAUS, gains)}",
+            all_higher(gains),
         ),
         Finding(
             "With M = 1 the accuracy on the data that are not confident varies more.",
@@ -108,7 +76,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def _exact(lines: dict[str, list[Spread]]) -> Finding:
-    gaps = [difference(exact, many) for exact, many in zip(lines[EXACT], lines[MANY], strict=True)]
+    gaps = differences(lines, EXACT, MANY)
     mean = mean_of(gaps)
     return Finding(
         f"The exact KL, which needs no iteration, gives what M = 100 gives (within {100 * NEAR:g} points).",
@@ -148,7 +116,7 @@ def tell(results: Results) -> str:
     """The numbers by M and threshold."""
     (study,) = results.settings.studies
     header = ["", *(f"{tau:g}" for tau in TAUS)]
-    accuracy = [[label, *(s.percent() for s in line)] for label, line in accuracies(results, study.name).items()]
+    accuracy = [[label, *(s.percent() for s in line)] for label, line in accuracies(results, study.name, TAUS).items()]
     sizes = [
         [label, *(over(rows, in_set(tau, "share")).percent() for tau in TAUS)]
         for label, rows in groups(results, study.name).items()
@@ -175,8 +143,7 @@ EXPERIMENT = Experiment(
     "one block a stage) instead of ResNet-50, 4 epochs instead of 100, batches of 128, a tempered and annealed KL "
     "(beta 0.01) with a learned prior scale for each tensor, three replications, 20 draws at the test. At the tiny "
     "scale: scikit-learn's digits. The confidence of an answer is the share of draws that vote for it. "
-    f"{JUDGED} The accuracy is said to rise where its mean over M does, from the first to the last set that is not "
-    "empty, and no M has a step back of half a point. What is known (docs/math.md, D4): the variance of the KL's "
+    f"{HOW_JUDGED} {HOW_RISING} What is known (docs/math.md, D4): the variance of the KL's "
     f"estimate falls as 1/M, and for Normal weights that of its gradient. {TRUE_DRAWS}",
     version=1,
     settings={"tiny": _settings("tiny", "digits", 2), "cpu": _settings("cpu", "resnet8", 3),

@@ -19,7 +19,7 @@ from mcrepar.experiments.replicated import (
     measure,
     parts,
 )
-from mcrepar.experiments.spreads import JUDGED, Spread, difference, over, ratio, similar, told
+from mcrepar.experiments.spreads import HOW_JUDGED, Spread, difference, over, ratio, similar, told
 from mcrepar.experiments.trained import TAUS, confidence_set, in_set
 from mcrepar.plots.style import coloured, legend, percent
 
@@ -98,7 +98,7 @@ EXPERIMENT = Experiment(
     "instead of 105 x 127 x 105, 12 epochs instead of 100, a tempered and annealed KL (beta 0.001) with the best "
     f"prior scale for each tensor, five replications. Both sentences are judged at a threshold of {HIGH:g}; all "
     f"thresholds are shown. Sizes are similar where the whole interval of their difference is within {100 * NEAR:g} "
-    f"points. {JUDGED} {TRUE_DRAWS}",
+    f"points. {HOW_JUDGED} {TRUE_DRAWS}",
     version=1,
     settings={
         "tiny": Settings((Study("brain", BRAIN["tiny"], (1, 100), 2),)),

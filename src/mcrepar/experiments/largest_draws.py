@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from mcrepar.experiments.experiment import Results, Row
-from mcrepar.experiments.training_step import looped_kl
+from mcrepar.experiments.training_step import TrainingStep, looped_kl
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.kl.graph import saved_bytes
@@ -48,6 +48,18 @@ def bytes_per_draw(entropy: str) -> float:
         return saved_bytes(lambda: looped_kl(q, p, draws, entropy))
 
     return round((kept(4) - kept(2)) / (2 * size), 2)
+
+
+def one_draw(step: TrainingStep, batch: int, entropy: str) -> float:
+    """The memory of a step with M = 1 by the line through M = PROBE, on which larger M are.
+
+    Args:
+        step: of a network.
+        batch: its examples.
+        entropy: of the printed loop.
+    """
+    beyond = (PROBE - 1) * bytes_per_draw(entropy) * step.weights
+    return step.peak(batch, lambda: step.looped(PROBE, entropy)) - beyond
 
 
 def largest(memory: float, one_draw: float, per_draw: float) -> int:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from mcrepar import __version__
-from mcrepar.experiments.experiment import Experiment, Finding, Request, Results, markdown, verdict
+from mcrepar.experiments.experiment import Experiment, Finding, Request, Results, Row, markdown, verdict
 
 _SMOKE = " The scale tiny is a smoke test: no verdict on the paper."
 
 
 def facts_of(
-    request: Request, name: str, experiment: Experiment, results: Results, findings: Sequence[Finding], seconds: float
+    request: Request,
+    name: str,
+    experiment: Experiment,
+    results: Results,
+    findings: Sequence[Finding],
+    records: Sequence[Row],
 ) -> dict[str, Any]:
     """result.json: the verdict, all numbers, and how they came about.
 
@@ -27,8 +28,9 @@ def facts_of(
         experiment: itself.
         results: what was measured.
         findings: what was judged.
-        seconds: that all parts took.
+        records: of the parts as they are stored: how long each took, when it ended and on what.
     """
+    machines = [record["machine"] for record in records]
     return {
         "name": name,
         "where": experiment.where,
@@ -37,10 +39,10 @@ def facts_of(
         "scale": request.scale,
         "seed": request.seed,
         "command": request.command(name),
-        "seconds": round(seconds, 1),
-        "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {"mcrepar": __version__, "experiment": experiment.version, **_versions()},
+        "seconds": round(sum(record["seconds"] for record in records), 1),
+        "finished": max(record["finished"] for record in records),
+        "machines": [on for k, on in enumerate(machines) if on not in machines[:k]],
+        "versions": {"mcrepar": __version__, "experiment": experiment.version},
         "settings": asdict(results.settings),
         "measured": list(results.rows),
     }
@@ -55,7 +57,7 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
         findings: what was judged.
         facts: those of result.json.
     """
-    on, versions = facts["machine"], facts["versions"]
+    versions = facts["versions"]
     rows = [[f"{f.claim}{' (not the paper)' if f.ours else ''}", f.measured, f.word] for f in findings]
     tables = experiment.tell(results)
     sections = [
@@ -68,37 +70,16 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
         *([tables] if tables else []),
         "## Again",
         f"```\n{facts['command']}\n```",
-        f"Scale {facts['scale']}, seed {facts['seed']}; {facts['seconds']:,.0f} s on {on['cpu']}, {on['cores']} cores "
-        f"({on['threads']} used), {on['system']}; mcrepar {versions['mcrepar']} (experiment version "
-        f"{versions['experiment']}), torch {versions['torch']}, Python {versions['python']}; finished "
-        f"{facts['finished']}. All numbers are in `result.json`.",
+        f"Scale {facts['scale']}, seed {facts['seed']}; {facts['seconds']:,.0f} s on "
+        f"{' and '.join(map(_machine_text, facts['machines']))}; mcrepar {versions['mcrepar']} (experiment version "
+        f"{versions['experiment']}); the last part ended {facts['finished']}. All numbers are in `result.json`.",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were taken on, without its name or paths."""
-    import torch
-
-    return {
-        "cpu": cpu_name(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "system": platform.system(),
-        "architecture": platform.machine(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    import numpy
-    import torch
-
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": numpy.__version__}
+def _machine_text(on: Mapping[str, Any]) -> str:
+    device = "" if on["device"] == "cpu" else f"{on['device']}, "
+    return (
+        f"{device}{on['cpu']}, {on['cores']} cores ({on['threads']} used), {on['system']}, torch {on['torch']}, Python "
+        f"{on['python']}"
+    )

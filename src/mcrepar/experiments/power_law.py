@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,12 +54,6 @@ def power(x: Sequence[float], y: Sequence[float], errors: float | Sequence[float
     place = np.log(x) - np.mean(np.log(x))
     weight = place / (place @ place)
     return Power(float(weight @ np.log(y)), float(np.linalg.norm(weight * np.broadcast_to(errors, len(x)))))
-
-
-def all_agree(powers: Iterable[Power], exponent: float) -> bool | None:
-    """Whether all are this one; None where none is another but one of them cannot be told."""
-    found = [each.agrees(exponent) for each in powers]
-    return False if False in found else None if None in found else True
 
 
 def spread_error(estimates: int, excess: float = 0.0) -> float:

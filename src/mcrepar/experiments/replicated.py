@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcrepar.experiments.experiment import Bench, Part, Results, Row
-from mcrepar.experiments.trained import TEMPERED, Training, need_data, trained
+from mcrepar.experiments.spreads import Difference, Spread, difference, over
+from mcrepar.experiments.trained import TEMPERED, Training, in_set, need_data, trained
 
 EXACT = "exact"
 FEW, MANY = "M = 1", "M = 100"  # the labels that the paper compares
@@ -84,6 +86,18 @@ def groups(results: Results, study: str) -> dict[str, list[Row]]:
         if not row["failed"]:
             found[label_of(row["draws"])].append(row)
     return found
+
+
+def accuracies(results: Results, study: str, taus: Sequence[float]) -> dict[str, list[Spread]]:
+    """The accuracy of the confidence sets of some thresholds over replications, by M."""
+    return {
+        label: [over(rows, in_set(tau, "accuracy")) for tau in taus] for label, rows in groups(results, study).items()
+    }
+
+
+def differences(lines: Mapping[str, Sequence[Spread]], first: str, second: str) -> list[Difference | None]:
+    """Those of one M minus those of another, threshold by threshold."""
+    return [difference(a, b) for a, b in zip(lines[first], lines[second], strict=True)]
 
 
 def ended(results: Results, study: Study) -> str:

@@ -60,8 +60,8 @@ def _run(name: str, experiment: Experiment, store: Store, request: Request, say:
         try:
             files, told = _files(name, experiment, records, request)
         except (KeyError, TypeError) as error:
-            why = f"a part in {store.parts} lacks what is judged ({error!r})"
-            raise ParameterError(f"reproduce {name}", why, "the same command after that folder is deleted") from error
+            why = f"the parts in {store.parts} do not have what is judged ({error!r})"
+            raise ParameterError(f"reproduce {name}", why, "another --out, where all is measured anew") from error
         store.check()  # again: another scale may have ended since
         for file, content in files.items():
             store.write(store.folder / file, content)
@@ -80,7 +80,7 @@ def _files(
     rows = [{"key": p.key, **p.given, **r["measured"]} for p, r in zip(parts, records, strict=True)]
     results = Results(settings, rows)
     findings = experiment.judge(results)
-    facts = facts_of(request, name, experiment, results, findings, sum(record["seconds"] for record in records))
+    facts = facts_of(request, name, experiment, results, findings, records)
     files: dict[str, str | bytes] = {
         "figure.png": png(experiment.draw(results)),
         "README.md": page_of(experiment, results, findings, facts),
@@ -100,7 +100,7 @@ def _records(
         for k, part in enumerate(parts):
             if found[k] is None:
                 step(part.key, None)
-                bench = Bench(settings, part_seed(request.seed, part.key), request.root, store.parts / part.key)
+                bench = Bench(settings, part_seed(request.seed, part.key), request.root, request.out / "runs")
                 start = time.perf_counter()
                 measured = experiment.measure(part, bench)
                 seconds = time.perf_counter() - start

@@ -17,10 +17,11 @@ STUDENT = {
     15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980, 1000: 1.962,
 }  # fmt: skip
 LEAST = 3  # replications from which anything is judged
-JUDGED = (
-    "A difference is judged by its 95 % Student interval (degrees of freedom: the fewer replications minus one), that "
-    "of all thresholds by the mean of those with three replications and the error of one of them, for they share their "
-    "data; a ratio of variances by the 5 % points of the F distribution on both sides; `not told` is whatever chance "
+HOW_JUDGED = (
+    "A difference is judged by its 95 % Student interval (degrees of freedom: the fewer replications minus one). At "
+    "all thresholds it is higher where none is lower and the interval of their mean is above 0 (those with three "
+    "replications, and the error of one of them, for they share their data), and not where one interval is below 0; "
+    "a ratio of variances by the 5 % points of the F distribution on both sides; `not told` is whatever chance "
     "may have made, or fewer than three replications."
 )
 
@@ -113,13 +114,6 @@ def difference(first: Spread, second: Spread) -> Difference | None:
     return Difference(first.mean - second.mean, error, min(first.count, second.count))
 
 
-def paired(gains: Spread) -> Difference | None:
-    """The mean of differences that were taken within each replication; None where it is not known."""
-    if gains.mean is None or gains.deviation is None:
-        return None
-    return Difference(gains.mean, gains.deviation / math.sqrt(gains.count), gains.count)
-
-
 def told(difference: Difference | None, unit: float = 100.0) -> str:
     """The difference and its interval, where it is known."""
     return "not known" if difference is None else difference.interval(unit)
@@ -159,6 +153,18 @@ def higher(difference: Difference | None) -> bool | None:
     if difference is None or difference.count < LEAST:
         return None
     return True if difference.low > 0 else False if difference.high < 0 else None
+
+
+def all_higher(differences: Sequence[Difference | None]) -> bool | None:
+    """Whether every difference is above 0, False where one is surely below; None where chance may have made either.
+
+    >>> up, down = Difference(0.05, 0.01, 3), Difference(-0.05, 0.01, 3)
+    >>> all_higher([up, up]), all_higher([up, down]), all_higher([up, Difference(-0.01, 0.01, 3)])
+    (True, False, None)
+    """
+    found = [higher(d) for d in differences] + [higher(mean_of(differences))]
+    lowest = min((d.value for d in differences if d is not None), default=0.0)
+    return False if False in found else True if found[-1] and lowest > 0 else None
 
 
 def similar(difference: Difference | None, margin: float) -> bool | None:

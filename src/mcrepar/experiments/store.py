@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
@@ -14,8 +15,17 @@ from typing import Any
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.experiments.experiment import SCALES, Experiment, Part, Row
+from mcrepar.experiments.machine import machine
 from mcrepar.training.folder_lock import FolderTaken, take
 from mcrepar.training.whole_file import write_bytes
+
+# What a stored part must have.
+_RECORD: dict[str, type | tuple[type, ...]] = {
+    "measured": dict,
+    "seconds": (int, float),
+    "finished": str,
+    "machine": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Store:
         for part in parts:
             path = self.parts / f"{part.key}.json"
             record = _read(path)
-            whole = isinstance(record.get("measured"), dict) and isinstance(record.get("seconds"), (int, float))
+            whole = all(isinstance(record.get(name), kind) for name, kind in _RECORD.items())
             right = whole and record.get("fingerprint") == self.fingerprint
             if path.exists() and not right:
                 others.append(part.key)
@@ -104,8 +114,15 @@ class Store:
         return found
 
     def save(self, part: Part, measured: Row, seconds: float) -> Row:
-        """Store a part at once."""
-        record = {"key": part.key, "fingerprint": self.fingerprint, "seconds": seconds, "measured": measured}
+        """Store a part at once, with when and on what it was measured: others may be measured elsewhere."""
+        record = {
+            "key": part.key,
+            "fingerprint": self.fingerprint,
+            "seconds": seconds,
+            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "measured": measured,
+        }
         self.write(self.parts / f"{part.key}.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
         return record
 

@@ -72,8 +72,7 @@ class Training:
         root = str(bench.root) if DATASETS[self.data].files else None
         given = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed, **self.options, **changed}
         config = TrainConfig(**given, resume=True, progress="none")
-        # Beside the experiments, which share runs: results/NAME/parts-SCALE/KEY is the scratch of a part.
-        return replace(config, out=str(bench.scratch.parents[2] / "runs" / f"{self.model}-{_digest(config)}"))
+        return replace(config, out=str(bench.runs / f"{self.model}-{_digest(config)}"))
 
 
 def untempered(training: Training) -> Training:

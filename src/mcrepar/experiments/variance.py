@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from mcrepar.experiments.estimate_law import ENTROPIES, NormalPair, variances
-from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, markdown
+from mcrepar.experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, all_held, markdown
 from mcrepar.experiments.panels import panels
-from mcrepar.experiments.power_law import Power, all_agree, power, spread_error
+from mcrepar.experiments.power_law import Power, power, spread_error
 from mcrepar.experiments.taylor_warning import without_taylor_warning
 from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
@@ -181,7 +181,7 @@ def judge(results: Results) -> list[Finding]:
         Finding(
             "The variance falls as 1/M.",
             f"as M to the power of {falls['value']} (KL), {falls['loc']} and {falls['scale']} (gradients)",
-            all_agree(falls.values(), -1),
+            all_held(fall.agrees(-1) for fall in falls.values()),
         ),
         Finding(
             "A smaller posterior variance makes it smaller (log q sampled, as in the paper).",

@@ -1,0 +1,37 @@
+"""What numbers were taken on, without its name or paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def machine() -> dict[str, Any]:
+    """Processor, device, threads, system, and the versions of what computes.
+
+    >>> sorted(machine())
+    ['architecture', 'cores', 'cpu', 'device', 'numpy', 'python', 'system', 'threads', 'torch']
+    """
+    import numpy
+    import torch
+
+    return {
+        "cpu": cpu_name(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+    }
