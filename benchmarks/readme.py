@@ -66,10 +66,10 @@ def peers_block(found: dict[str, Any]) -> list[str]:
         for row in found["targets"]
         if "at least" in row
     )
-    kept = ", ".join(f"{row['what'].split()[3].strip(',')} {_reached(row)}x" for row in _flat(found))
+    kept = ", ".join(_kept(found, row) for row in found["targets"] if "at most" in row)
     return [
         head, "", *table, "", f"{goals[:1].upper()}{goals[1:]}.", "",
-        f"Bytes that wait for the backward, over those at M = 1: {kept}.", "",
+        f"Bytes that wait for the backward with M = 1000, over those with M = 1: {kept}.", "",
         f"Points of correctness passed: {passed}.",
     ]  # fmt: skip
 
@@ -99,9 +99,11 @@ def _end(end: dict[str, Any] | None) -> str:
     return f"M = {end['M']:,} does not fit" if end["reason"] == "memory" else f"M = {end['M']:,}: {end['error']}"
 
 
-def _flat(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The targets of memory."""
-    return [row for row in found["targets"] if "at most" in row]
+def _kept(found: dict[str, Any], row: dict[str, Any]) -> str:
+    """A target of memory: the method, the ratio, and how far it was measured where that is not all the way."""
+    name = row["what"].split()[3].strip(",")
+    measured = max((p["M"] for p in found["steps"][name]["points"] if not p["extrapolated"]), default=0)
+    return f"{name} {_reached(row)}x" + (f" (measured up to M = {measured:,})" if row["extrapolated"] else "")
 
 
 def _thousand(step: dict[str, Any]) -> str:
@@ -110,8 +112,7 @@ def _thousand(step: dict[str, Any]) -> str:
     if point is None:
         return "- | -"
     about = "~" if point["extrapolated"] else ""
-    flat = not step.get("grows", True)  # then its memory is known
-    return f"{about}{_short(point['seconds'])} | {'' if flat else about}{_short(point['peak_bytes'] * 1e-9)}"
+    return f"{about}{_short(point['seconds'])} | {about}{_short(point['peak_bytes'] * 1e-9)}"
 
 
 def _reached(row: dict[str, Any]) -> str:

@@ -232,8 +232,10 @@ def _evaluate(arguments: Namespace) -> None:
 
 
 def _reproduce_arguments(parser: ArgumentParser) -> None:
+    from mcrepar.experiments.experiment import SCALES
+
     parser.add_argument("name", type=str, help="an experiment, all of them, or list to see their names")
-    parser.add_argument("--scale", default="cpu", choices=("tiny", "cpu", "paper"), help="seconds, minutes, or GPUs")
+    parser.add_argument("--scale", default="cpu", choices=SCALES, help="seconds, minutes, or GPUs")
     parser.add_argument("--out", type=str, default="results", help="the folder of all results")
     parser.add_argument("--root", type=str | None, default=None, help="the folder of your data, where some are needed")
     parser.add_argument("--seed", type=int, default=0, help="of all noise")

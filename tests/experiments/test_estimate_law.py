@@ -9,7 +9,7 @@ from scipy import stats
 
 import mcrepar
 from mcrepar.errors import ParameterError
-from mcrepar.experiments.estimate_law import ENTROPIES, MEASURES, NormalPair, draws_grid
+from mcrepar.experiments.estimate_law import ENTROPIES, MEASURES, NormalPair, draws_grid, variances
 
 PAIRS = [NormalPair(0.3), NormalPair(0.6, 0.4, 0.8), NormalPair(1.5, -0.7, 1.2), NormalPair(0.5, 0.9, 0.5)]
 ALMOST_NEVER = 1e-6  # the p-value under which a law is called wrong; the seeds are fixed
@@ -158,3 +158,9 @@ def test_a_wrong_count_is_refused(wrong):
 def test_an_unknown_entropy_is_refused():
     with pytest.raises(ParameterError, match="no such entropy"):
         NormalPair(1.0).std(3, 4, "sampled")
+
+
+def test_a_joint_noise_has_no_law_of_a_sampled_entropy():
+    q = mcrepar.posterior("radial", loc=torch.zeros(4), scale=torch.ones(4))
+    with pytest.raises(ParameterError, match=r"radial posterior.*'exact'"):
+        variances(q, 1.0, 0.5, 10, "mc")

@@ -41,4 +41,3 @@ def test_errors_against_draws_of_the_densities(result):
         place = result["settings"]["draws"].index(m)
         assert row["law"][place] == pytest.approx(errors.std(), rel=0.05)
         assert row["rms"][place] == pytest.approx(errors.std(), rel=0.5)
-        assert row["mean_absolute"][place] <= row["rms"][place]

@@ -138,6 +138,9 @@ def variances(q: Posterior, distance: float, deviation: float, draws: int, entro
         entropy: "exact", or "mc" where log q is sampled too.
     """
     size, m, s = q.numel, distance, deviation
+    if q.noise.joint and entropy != "exact":
+        why = "log q of a joint noise is one number for all weights, of which no formula is known here"
+        raise ParameterError(f"entropy={entropy!r} of a {q.name} posterior", why, "'exact'")
     if not q.noise.joint:
         pair = NormalPair(s, m)
         loc, scale = pair.gradient_std(draws)

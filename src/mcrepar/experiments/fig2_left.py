@@ -51,13 +51,12 @@ def measure(part: Part, bench: Bench) -> Row:
     zero = torch.zeros(1, dtype=torch.float64)
     q, p = posterior("normal", loc=zero, scale=zero + pair.scale), prior("normal", scale=1.0)
     kl, settings = pair.kl(1), bench.settings
-    out: Row = {"kl": kl, "rms": [], "mean_absolute": [], "law": []}
+    out: Row = {"kl": kl, "rms": [], "law": []}
     for draws in settings.draws:
         estimates = [kl_divergence(q, p, "repar", draws, entropy=entropy, generator=generator).item()
                      for _ in range(settings.estimates)]  # fmt: skip
         errors = np.asarray(estimates) - kl
         out["rms"].append(float(math.sqrt((errors**2).mean())))
-        out["mean_absolute"].append(float(np.abs(errors).mean()))
         out["law"].append(pair.std(1, draws, entropy))
     return out
 

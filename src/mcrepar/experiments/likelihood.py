@@ -99,8 +99,8 @@ def _beside_the_kl(results: Results) -> Finding:
     return Finding(
         f"Already at M = 1 the noise of the KL's gradient is small beside that of the likelihood's (a batch of "
         f"{results.settings.last_batch} of {DATA:,} data).",
-        f"the variance of KL / {DATA:,}, relative to that of the mean log likelihood, per weight: {listed}; the two "
-        f"would be equal with {DATA * math.sqrt(max(shares.values())):.0f} data in all",
+        f"the variance of KL / {DATA:,}, relative to that of the mean log likelihood, per weight: {listed}; "
+        "with more data it is smaller still, as 1 / N^2",
         all(share < SMALL for share in shares.values()),
         ours=True,
     )

@@ -116,7 +116,7 @@ def draw_graphs(
     """
     from matplotlib.figure import Figure
 
-    panels = _panels(q, p, n_mc_iter)
+    panels = graph_panels(q, p, n_mc_iter)
     widths = [min(5.0, 1.6 + 0.8 * panel.width) for panel in panels]
     figure = Figure(figsize=(sum(widths), 4.8), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, width_ratios=widths)
@@ -137,7 +137,9 @@ def draw_graphs(
 
 
 @dataclass(frozen=True)
-class _Panel:
+class GraphPanel:
+    """The graph of one estimate, the bytes that it keeps for the backward, and its d_P."""
+
     title: str
     graph: nx.DiGraph
     saved: int
@@ -155,7 +157,7 @@ class _Panel:
         return max(depths.count(depth) for depth in set(depths))
 
 
-def _panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[_Panel]:
+def graph_panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[GraphPanel]:
     """One panel per M of the direct estimate, then one of the reparameterized estimate."""
     from mcrepar.kl.estimator import Estimator
     from mcrepar.kl.plan import explain
@@ -175,8 +177,8 @@ def _panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[_Panel]:
     ] + [_panel("reparameterized, any M", partial(repar, max(n_mc_iter)), names, plan.d_P)]
 
 
-def _panel(title: str, fn: Callable[[], Tensor], names: Mapping[str, Tensor], d_P: int | None) -> _Panel:
-    return _Panel(title, autograd_graph(fn(), names), saved_bytes(fn), d_P)
+def _panel(title: str, fn: Callable[[], Tensor], names: Mapping[str, Tensor], d_P: int | None) -> GraphPanel:
+    return GraphPanel(title, autograd_graph(fn(), names), saved_bytes(fn), d_P)
 
 
 _Estimate = Callable[[int], Tensor]
@@ -218,10 +220,10 @@ def _names(q: Posterior, p: Prior) -> dict[str, Tensor]:
     return named | {f"prior {name}": value for name, value in p.tensors.items()}
 
 
-def _draw(axes: Axes, panel: _Panel) -> None:
+def _draw(axes: Axes, panel: GraphPanel) -> None:
     from matplotlib.collections import LineCollection
 
-    graph, places = panel.graph, _places(panel.graph)
+    graph, places = panel.graph, node_places(panel.graph)
     labelled = len(graph) <= _LABELLED
     size = 170.0 if labelled else min(60.0, 9000 / len(graph))
     width = 1.0 if labelled else min(0.5, 25 / len(graph) ** 0.75)
@@ -251,7 +253,7 @@ def _write(
     axes.annotate(text, place, offset, textcoords="offset points", fontsize=size, ha=ha, va=va, zorder=3)
 
 
-def _places(graph: nx.DiGraph) -> dict[int, tuple[float, float]]:
+def node_places(graph: nx.DiGraph) -> dict[int, tuple[float, float]]:
     """Parameters at the bottom, every other node one layer above its highest input, in order of evaluation.
 
     The order of evaluation keeps what belongs to one draw side by side. A node that is alone in its layer

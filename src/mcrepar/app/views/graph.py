@@ -12,10 +12,7 @@ from mcrepar.app.view import View
 from mcrepar.app.views.distributions import pair_controls
 from mcrepar.families.posteriors import POSTERIORS
 from mcrepar.families.priors import PRIORS, prior
-from mcrepar.kl.picture import _Panel as GraphPanel
-from mcrepar.kl.picture import _panels as graph_panels
-from mcrepar.kl.picture import _places as node_places
-from mcrepar.kl.picture import single_weight
+from mcrepar.kl.picture import GraphPanel, graph_panels, node_places, single_weight
 
 _MOST = 100  # draws: more would only make the picture blacker
 _KINDS = {
