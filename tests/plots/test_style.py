@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from mcrepar import ParameterError, plots
-from mcrepar.plots.style import COLOURS, line, panel, thinned
+from mcrepar.plots.style import COLOURS, line, panel, percent, thinned
 
 PAGES = {"light": ("#ffffff", "#f6f7f9"), "dark": ("#1c2229", "#14181d")}  # of cards, and around them
 
@@ -112,3 +112,10 @@ def test_no_state_of_pyplot_is_touched():
     plots.svg(panel("t", "x", "y")[0], "", "p")
     assert dict(mpl.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_a_percentage_has_the_digits_it_needs():
+    _, axes = panel("A title", "x", "y")
+    percent(axes.yaxis)
+    axes.set_yticks([0.9, 0.925, 0.1 + 0.2, 1.0])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["90 %", "92.5 %", "30 %", "100 %"]

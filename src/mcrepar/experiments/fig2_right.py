@@ -183,13 +183,12 @@ def _stats_finding(results: Results) -> Finding:
 
 
 def _volume_findings(results: Results) -> list[Finding]:
-    """One iteration for every batch, or for none: M is least at the largest batch that fits; then ours there."""
+    """Direct: it holds where it holds for a single volume, else it depends on the batch; ours: at the largest batch."""
     table, settings = volume_table(results), results.settings
     size = " x ".join(map(str, settings.volume))
     listed = ", ".join(f"batch {batch}: M = {draws}" for batch, draws in table) or "not one fits"
-    always, never = bool(table) and table[0][1] <= 1, bool(table) and table[-1][1] > 1
-    depends = bool(table) and not always and not never
-    why = " (not told: it depends on the batch, which the paper does not give)" if depends else ""
+    always = bool(table) and table[0][1] <= 1
+    why = "" if always or not table else " (not told: it depends on the batch, which the paper does not give)"
     most = table[-1][0] if table else 0
     (row,) = results.of("volumes")
     needed = row["ours_100"] + (most - settings.volume_probes[0]) * row["per_example"]
@@ -198,7 +197,7 @@ def _volume_findings(results: Results) -> list[Finding]:
         Finding(
             "With volumes, no more than one iteration fits.",
             f"largest direct M with volumes of {size}, {listed}{why}",
-            True if always else False if never else None,
+            True if always else None,
         ),
         Finding(
             f"With ours, M = {HUNDRED} does.",

@@ -218,7 +218,7 @@ def _size_findings(results: Results) -> list[Finding]:
         for name, cases in zip(PAIRED, (normal, radial), strict=True)
     }
     exponents = ", ".join(
-        f"{loc.exponent:.2f} (loc) and {log_scale.exponent:.2f} (log scale) for a {name} posterior"
+        f"{_flat(loc)} (loc) and {_flat(log_scale)} (log scale) for a {name} posterior"
         for name, (loc, log_scale) in gradients.items()
     )
     return [
@@ -251,6 +251,11 @@ def _size_findings(results: Results) -> list[Finding]:
             ours=True,
         ),
     ]
+
+
+def _flat(power: Power) -> str:
+    """An exponent near 0, without the sign of what is not there."""
+    return f"{round(power.exponent, 2) + 0.0:.2f}"
 
 
 def _formula_finding(results: Results) -> Finding:

@@ -85,7 +85,7 @@ def threshold_curve(
     bottom, top = max(0.0, least - space) if floor is None else floor, min(1.0, most + space)
     axes.set_ylim(bottom, top + 0.04 * (top - bottom))
     percent(axes.xaxis)
-    percent(axes.yaxis, 1 if top - bottom < 0.1 else 0)
+    percent(axes.yaxis)
     return figure
 
 
@@ -114,7 +114,7 @@ def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -
     axes.set_xlim(0, 1.005)
     axes.set_ylim(0, 1.12 * top)
     percent(axes.xaxis)
-    percent(axes.yaxis, 1 if top < 0.05 else 0)
+    percent(axes.yaxis)
     legend(axes, loc="upper left")
     return figure
 

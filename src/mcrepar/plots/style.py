@@ -106,16 +106,13 @@ def legend(axes: Axes, **options: Any) -> None:
         box.set_zorder(5)
 
 
-def percent(axis: Any, digits: int = 0) -> None:
-    """Ticks of shares as percentages.
+def percent(axis: Any) -> None:
+    """Ticks of shares as percentages, with as many digits as each needs: 97.5 % is not 98 %.
 
     Args:
         axis: axes.xaxis or axes.yaxis.
-        digits: behind the point.
     """
-    from matplotlib.ticker import PercentFormatter
-
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=digits, symbol=" %"))
+    axis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
 
 
 def thinned(*columns: NDArray[Any]) -> list[NDArray[Any]]:
