@@ -58,12 +58,23 @@ def test_a_training_that_was_interrupted_goes_on(whole, tmp_path, monkeypatch):
     assert without_clock(trained(QUICK, bench(tmp_path))) == without_clock(whole[1])
 
 
-def test_a_training_is_found_again(whole, monkeypatch):
+def test_a_training_is_found_again_and_asked_once(whole, monkeypatch):
     folder, row = whole
+    monkeypatch.setattr("mcrepar.experiments.trained.answers", lambda *_: pytest.fail("it was asked again"))
     (run,) = (folder / "runs").iterdir()
     before = (run / "log.csv").stat().st_mtime_ns
     assert trained(QUICK, bench(folder)) == row
     assert (run / "log.csv").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"scores"'])
+def test_answers_that_cannot_be_read_are_asked_for_again(whole, damaged):
+    folder, row = whole
+    (file,) = folder.glob("runs/*/answers-*.json")
+    kept = file.read_text()
+    file.write_text(damaged)
+    assert trained(QUICK, bench(folder)) == row
+    assert file.read_text() == kept
 
 
 def test_folders_tell_what_a_run_depends_on(tmp_path):

@@ -29,6 +29,7 @@ from mcrepar.training.evaluation_kinds import CLASSES
 from mcrepar.training.folder_lock import FolderTaken
 from mcrepar.training.setup import Run, open_run
 from mcrepar.training.stops import Diverged, Stopped
+from mcrepar.training.whole_file import write_bytes
 
 TAUS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)  # the thresholds of confidence
 CURVES = ("epoch", "loss", "nll", "kl", "accuracy")  # columns of log.csv that are kept
@@ -115,7 +116,21 @@ def trained(training: Training, bench: Bench, **changed: Any) -> Row:
             if stop.number == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise
-        return {"failed": None, **answers(run, training.asked, bench.seed), **_curves(run.folder)}
+        return {"failed": None, **_answered(run, training.asked, bench.seed), **_curves(run.folder)}
+
+
+def _answered(run: Run, draws: int, seed: int) -> Row:
+    """`answers`, kept beside the run: experiments share runs, and to ask one takes as long as some of its epochs."""
+    path = run.folder / f"answers-{draws}-{seed}.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = None
+    if isinstance(kept, dict):
+        return kept
+    found = answers(run, draws, seed)
+    write_bytes(path, json.dumps(found, indent=1, allow_nan=False).encode("utf-8"))
+    return found
 
 
 def answers(run: Run, draws: int, seed: int) -> Row:
