@@ -5,8 +5,9 @@ from tests.experiments.tiny import tiny
 
 import mcrepar
 from mcrepar.experiments.estimate_law import variances
+from mcrepar.experiments.estimate_noise import DISTANCE
 from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.variance import DISTANCE, EXPERIMENT, judge
+from mcrepar.experiments.variance import EXPERIMENT, judge
 
 
 @pytest.fixture(scope="module")

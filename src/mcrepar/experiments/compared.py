@@ -132,11 +132,6 @@ def runs(results: Results, variant: str, only: str = "") -> list[Runs]:
     ]
 
 
-def accuracy(row: Row) -> float:
-    """On all test data."""
-    return float(row["scores"]["accuracy"])
-
-
 def line(rows: Sequence[Row], field: str) -> list[float]:
     """The mean over runs of a field of the confidence sets, by threshold; nan where all are empty."""
     means = [over(rows, in_set(tau, field)).mean for tau in TAUS]

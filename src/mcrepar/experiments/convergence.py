@@ -20,7 +20,7 @@ from mcrepar.experiments.replicated import (
     parts,
 )
 from mcrepar.experiments.spreads import HOW_JUDGED, Spread, difference, higher, over, ratio, spread, told
-from mcrepar.experiments.trained import untempered
+from mcrepar.experiments.trained import accuracy, untempered
 from mcrepar.plots.style import coloured, legend
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def judge(results: Results) -> list[Finding]:
     found = []
     for study in results.settings.studies:
         rows, where = groups(results, study.name), f"{study.training.model}, beta {beta_of(study):g}"
-        few, many = (over(rows[label], lambda row: row["scores"]["accuracy"]) for label in (FEW, MANY))
+        few, many = (over(rows[label], accuracy) for label in (FEW, MANY))
         gain = difference(many, few)
         found.append(
             Finding(
@@ -109,7 +109,7 @@ def tell(results: Results) -> str:
             if found:
                 last = [_text(curve(found, column)[-1]) for column in ("nll", "kl")]
                 rows.append([study.name, f"{beta_of(study):g}", label, len(found), *last,
-                             over(found, lambda row: row["scores"]["accuracy"]).percent()])  # fmt: skip
+                             over(found, accuracy).percent()])  # fmt: skip
     header = ["training", "beta", "M", "runs that ended", "nll, last epoch", "KL, last epoch", "test accuracy, %"]
     return markdown(header, rows)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from mcrepar.experiments.compared import Network, Settings, Variant, accuracy, check, line, measure, parts, runs
+from mcrepar.experiments.compared import Network, Settings, Variant, check, line, measure, parts, runs
 from mcrepar.experiments.experiment import Experiment, Results, Row, markdown
 from mcrepar.experiments.fig7_claims import LABELS, OF_WHOM, SINGLE, judge
 from mcrepar.experiments.panels import panels
@@ -15,7 +15,7 @@ from mcrepar.experiments.published_noise import NAME as PUBLISHED
 from mcrepar.experiments.replicated import IMAGES
 from mcrepar.experiments.rising import HOW_RISING
 from mcrepar.experiments.spreads import over
-from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, in_set, untempered
+from mcrepar.experiments.trained import DETERMINISTIC, TAUS, TEMPERED, Training, accuracy, in_set, untempered
 from mcrepar.plots.style import coloured, legend, light, percent
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mcrepar.experiments.compared import Runs, accuracy, line, runs
+from mcrepar.experiments.compared import Runs, line, runs
 from mcrepar.experiments.experiment import Finding, Results, Row, all_held
 from mcrepar.experiments.rising import rises
 from mcrepar.experiments.spreads import LEAST, Spread, difference, over
-from mcrepar.experiments.trained import TAUS, in_set
+from mcrepar.experiments.trained import TAUS, accuracy, in_set
 
 LABELS = {
     "deterministic": "deterministic",

@@ -32,6 +32,7 @@ from mcrepar.experiments.spreads import (
     over,
     told,
 )
+from mcrepar.experiments.trained import accuracy
 from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def tell(results: Results) -> str:
         rows = [[label, *(s.percent() for s in line)] for label, line in lines.items()]
         rows.append(["difference (standard error)", *("-" if gain is None else str(gain) for gain in gains)])
         whole = "; ".join(
-            f"{label}: accuracy {over(rows_, lambda row: row['scores']['accuracy']).percent()}, "
+            f"{label}: accuracy {over(rows_, accuracy).percent()}, "
             f"AUC {over(rows_, lambda row: row['scores'].get('auc')).percent()}"
             for label, rows_ in found.items()
         )

@@ -180,6 +180,11 @@ def confidence_set(row: Row, tau: float) -> Row:
     return by_threshold[tau]
 
 
+def accuracy(row: Row) -> float:
+    """That on all test data."""
+    return float(row["scores"]["accuracy"])
+
+
 def in_set(tau: float, field: str) -> Callable[[Row], float | None]:
     """The quantity `accuracy` or `share` of the confidence set of a threshold."""
     return lambda row: confidence_set(row, tau)[field]
