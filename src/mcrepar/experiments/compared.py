@@ -22,12 +22,14 @@ class Variant:
         key: in the keys of parts, from which their seeds follow: that of fig8-left where the training is the same.
         options: that differ from the network's.
         random: whether its draws differ; otherwise the test asks one.
+        most: replications, fewer than the network's, where it is only shown beside others; None where it has all.
     """
 
     name: str
     key: str
     options: Mapping[str, Any]
     random: bool = True
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def parts(settings: Settings) -> list[Part]:
         for net in settings.networks
         for variant in settings.variants
         if variant.name in net.variants
-        for k in range(net.replications)
+        for k in range(min(net.replications, variant.most or net.replications))
     ]
 
 
