@@ -80,6 +80,8 @@ def _text(s: Spread) -> str:
 
 def draw(results: Results) -> Figure:
     """The mean curve of each M in a band of one deviation."""
+    from matplotlib.ticker import MaxNLocator
+
     studies = results.settings.studies
     heads = [(f"beta {beta_of(s):g}: {what}", "epoch", "") for s in studies for what in ("training nll", "KL in nats")]
     figure, grid = panels(heads, (4.2 * len(heads), 4.0))
@@ -96,7 +98,8 @@ def draw(results: Results) -> Figure:
                 low, high = ([m + sign * w for m, w in zip(mean, width, strict=True)] for sign in (-1, 1))
                 axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
     for k, axes in enumerate(grid):
-        axes.set_yscale("linear" if k % 2 else "log")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter("{x:,.0f}" if k % 2 else "{x:.2f}")
         legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
     return figure
 
