@@ -116,7 +116,7 @@ def judge(results: Results) -> list[Finding]:
 
 def _listed(results: Results, variant: str) -> str:
     found = [each.told(f"{over(each.rows, accuracy).percent()} %") for each in runs(results, variant)]
-    return f"{LABELS[variant]}: {', '.join(found) or 'not run'}"
+    return f"{LABELS[variant]}: {', '.join(found)}" if found else ""
 
 
 def _gaussian(results: Results) -> Finding:
@@ -129,7 +129,7 @@ def _gaussian(results: Results) -> Finding:
     return Finding(
         f"Without fixes a Radial posterior can be trained, a Gaussian one cannot (trained: from {100 * TRAINED:.0f} % "
         "accuracy).",
-        "; ".join(_listed(results, variant) for variant in ("radial-whole", "normal-whole", "normal")),
+        "; ".join(filter(None, (_listed(results, name) for name in ("radial-whole", "normal-whole", "normal")))),
         not any(gaussian) if told else None,
     )
 
