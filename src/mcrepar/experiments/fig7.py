@@ -136,7 +136,7 @@ EXPERIMENT = Experiment(
     "sentences are ours. M = 100 by `stats`. Draws are true ones of the weights, one per batch, each with norm "
     "statistics of its own at the test. `published noise` is the forward of the paper's published code: it divides the "
     "noise of a layer's output by the norm over the whole activation tensor, batch included, so that it nearly "
-    "vanishes; its accuracies are not those of a Radial posterior. The confidence of an answer "
+    "vanishes at equal deviations; its accuracies are not those of a Radial posterior. The confidence of an answer "
     "is the share of draws that vote for it. At the cpu scale: a CIFAR ResNet of 8 layers (ResNet-20 with one block a "
     "stage), all trainings but `Gaussian, tempered`, three replications of each (one of `published noise`, whose "
     "forward takes four times as long), 4 epochs instead of 100, batches of 128 instead of 32 "

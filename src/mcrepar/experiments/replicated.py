@@ -14,8 +14,8 @@ from mcrepar.experiments.trained import TEMPERED, Training, in_set, need_data, t
 EXACT = "exact"
 FEW, MANY = "M = 1", "M = 100"  # the labels that the paper compares
 TRUE_DRAWS = (
-    "Draws here are true ones; the forward of the paper's published code (fig7, `published noise`) nearly removes the "
-    "noise, so that the paper's numbers are not those of true draws."
+    "Draws here are true ones; the forward of the paper's published code (fig7, `published noise`) has nearly none "
+    "at equal deviations, so that the paper's numbers are not those of true draws."
 )
 
 
