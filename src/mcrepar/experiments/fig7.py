@@ -146,7 +146,8 @@ EXPERIMENT = Experiment(
     "are judged on means over replications. A limit is held or missed where the whole 95 % Student interval (three "
     f"runs or more) is on one side of it; with fewer runs, where the number is {100 * SINGLE:.0f} points from it, "
     "which is more than the sampling of 10,000 test images (0.3 to 0.5 points) and the luck of one run explain; "
-    f"otherwise it is not told. {HOW_RISING} At the tiny scale scikit-learn's digits, on which "
+    f"otherwise it is not told. {HOW_RISING} The seconds below do not count trainings that were there before: theirs "
+    "are in the logs of the runs. At the tiny scale scikit-learn's digits, on which "
     "nothing is judged.",
     version=2,
     settings={

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcrepar.experiments.estimate_law import ENTROPIES
 from mcrepar.experiments.estimate_noise import DISTANCE, LEVELS, PAIRED, Settings, measure, parts, scale_of
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 MARKERS = dict(zip(SAMPLED, "s^vDPo", strict=True))
 TOLERANCE = 1.0  # nats: the standard deviation for which the draws are counted
-
-Array = NDArray[np.float64]
 
 
 def _varied(results: Results, name: str, method: str, axis: int, entropy: str = "exact") -> list[Row]:
