@@ -161,6 +161,7 @@ SCIPY_POSTERIORS: dict[str, Callable[..., Any]] = {
 }
 SCIPY_PRIORS: dict[str, Callable[..., Any]] = {
     "normal": lambda loc, scale: stats.norm(loc, scale),
+    "hierarchical": lambda scale, loc_scale: stats.norm(0, math.hypot(scale, loc_scale)),
     "laplace": lambda loc, scale: stats.gennorm(1.0, loc, scale),  # stats.laplace underflows
     "logistic": lambda loc, scale: stats.logistic(loc, scale),
     "error": lambda loc, scale, power: stats.gennorm(power, loc, scale),
@@ -196,6 +197,17 @@ def scipy_prior(p: mcrepar.Prior) -> Any | None:
     """scipy's law of a prior with numbers as parameters; None where scipy has none."""
     make = SCIPY_PRIORS.get(p.name)
     return None if make is None else make(**{n: float(v) for n, v in p.values.items()})
+
+
+def variance_penalty(q: mcrepar.Posterior, p: mcrepar.Prior) -> Tensor | float:
+    """What a hierarchical prior adds to the KL from the wide Normal: (1 - a) Var W / (2 v) per weight, 0 for others."""
+    if p.name != "hierarchical":
+        return 0.0
+    v, v_m = (torch.as_tensor(p.values[name]) ** 2 for name in ("scale", "loc_scale"))
+    laws = scipy_posterior(q)
+    known = laws is not None and not q.scale.requires_grad and all(hasattr(law, "var") for law in laws)
+    variance = torch.tensor([law.var() for law in laws]) if known else q.stddev**2
+    return ((1 - v / (v + v_m)) / (2 * v) * variance.reshape(q.shape)).sum()
 
 
 def integral(fn: Callable[[Any], Any], cuts: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from tests.conftest import example_posterior, example_prior, seeded
+from tests.conftest import example_posterior, example_prior, seeded, variance_penalty
 
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS, explain, kl_divergence, posterior, prior
@@ -65,7 +65,7 @@ def oracle(q, p, *, seed=5, draws=DRAWS):
             entropy = entropy + (q.loc + q.scale * q.noise.moment(Monomial(1.0))).sum()
         case "log":
             entropy = entropy - (q.log_scale + q.noise.moment(Monomial(0.0, 1))).sum()
-    value = -entropy - p.log_prob(w).sum() / draws
+    value = -entropy - p.log_prob(w).sum() / draws + variance_penalty(q, p)
     inputs = [x for x in (*q.learned, *p.tensors.values()) if x.requires_grad]
     return [value.detach(), *torch.autograd.grad(value, inputs, materialize_grads=True)]
 

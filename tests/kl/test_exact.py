@@ -20,6 +20,7 @@ from tests.conftest import (
     scipy_posterior,
     scipy_prior,
     seeded,
+    variance_penalty,
     z_score,
 )
 
@@ -87,7 +88,7 @@ def integrated(q: mcrepar.Posterior, p: mcrepar.Prior) -> float:
         cuts = [support.lower, *middle, loc, values.get("loc", 0.0), support.upper]
         with np.errstate(all="ignore"):
             total += integral(integrand, [x for x in cuts if support.lower <= x <= support.upper])
-    return total
+    return total + float(variance_penalty(q, p))
 
 
 # ---- values

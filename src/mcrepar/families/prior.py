@@ -47,11 +47,13 @@ class LogDensity:
         terms: what depends on w.
         constant: per weight; a number or a tensor that broadcasts to the weights.
         total: a number added once for the whole tensor, from its number of weights (a joint law).
+        penalty: what the KL adds per unit of a weight's posterior variance (a hierarchical prior).
     """
 
     terms: tuple[Term, ...]
     constant: Number = 0.0
     total: Callable[[int], float] = field(default=lambda size: 0.0)
+    penalty: Number = 0.0
 
     @property
     def joint(self) -> bool:
@@ -72,6 +74,8 @@ class PriorRow:
         generic: values for which Table 1 is judged, where they are not the defaults.
         like: the class of torch.distributions that is the same law with the same names.
         optimal: the values that minimise the KL to a posterior, where they have a closed form, by parameter.
+        lengths: the parameters that may be given relative to the size of a network's weights.
+        learned: whether a network may learn its parameters.
         aliases: other spellings.
     """
 
@@ -85,6 +89,8 @@ class PriorRow:
     generic: Mapping[str, Any] = field(default_factory=dict)
     like: type[td.Distribution] | None = None
     optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
+    lengths: tuple[str, ...] = ()
+    learned: bool = True
     aliases: tuple[str, ...] = ()
 
 
@@ -100,6 +106,7 @@ class Prior:
         improper: whether it stands for its kernel, without support or normalisation.
         simplex: whether its support is a simplex.
         row: its row of the table, None for a foreign distribution.
+        relative: the unit of its lengths that a network fills in, "fan_in" or "spread"; "" for absolute numbers.
         shape: of a foreign distribution that is not over a single number.
         source: the foreign distribution.
     """
@@ -111,6 +118,7 @@ class Prior:
     improper: bool = False
     simplex: bool = False
     row: PriorRow | None = None
+    relative: str = ""
     shape: tuple[int, ...] = ()
     source: td.Distribution | None = None
 
@@ -118,12 +126,14 @@ class Prior:
         if self.source is not None:
             return f"prior({self.source})"
         words = {**self.values, **({"improper": True} if self.improper else {})}
+        words |= {"relative": self.relative} if self.relative else {}
         return f"prior({self.name!r}, {spelled(words)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.source is not None:
             return _restored, (self.source, self.improper, {})
-        return _restored, (self.name, self.improper, dict(self.values))
+        values = {**self.values, **({"relative": self.relative} if self.relative else {})}
+        return _restored, (self.name, self.improper, values)
 
     @property
     def words(self) -> dict[str, str]:
@@ -133,6 +143,12 @@ class Prior:
     def filled(self, **values: Number) -> Prior:
         """The same prior with these values, unchecked."""
         return replace(self, values={**self.values, **values})
+
+    def in_units(self, unit: float) -> Prior:
+        """The prior with absolute lengths, for a tensor of weights of this size."""
+        assert self.row is not None
+        scaled = {n: unit * v for n, v in self.values.items() if n in self.row.lengths and not isinstance(v, str)}
+        return replace(self.filled(**scaled), relative="")
 
     def sketch(self) -> Prior:
         """The same prior with tensors of one number in place of words, to plan with."""

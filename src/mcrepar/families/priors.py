@@ -98,6 +98,16 @@ def _normal(v: Values) -> LogDensity:
     return LogDensity((Term(W2, -0.5 / (s * s), v["loc"]),), -_log(s) - 0.5 * LOG_2PI)
 
 
+def _hierarchical(v: Values) -> LogDensity:
+    """w | m ~ N(m, scale^2), m ~ N(0, loc_scale^2) with the optimal q(m) integrated out (the collapsed bound).
+
+    It is the wide prior N(0, scale^2 + loc_scale^2) with a penalty on the posterior's variance.
+    """
+    v0, v1 = v["scale"] ** 2, v["loc_scale"] ** 2
+    wide = v0 + v1
+    return LogDensity((Term(W2, -0.5 / wide),), -0.5 * (_log(wide) + LOG_2PI), penalty=v1 / (2 * v0 * wide))
+
+
 def _lognormal(v: Values) -> LogDensity:
     m, s = v["loc"], v["scale"]
     return LogDensity((Term(LOG, -1.0, m), Term(LOG2, -0.5 / (s * s), m)), -m - _log(s) - 0.5 * LOG_2PI)
@@ -178,19 +188,24 @@ def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
 _ROWS = (
     PriorRow("normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"),
              generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian"),
-             optimal={"scale": _deviation}),
+             optimal={"scale": _deviation}, lengths=("scale",)),
+    PriorRow("hierarchical", (Parameter("scale", POSITIVE, 0.05), Parameter("loc_scale", POSITIVE, 0.3)),
+             _hierarchical, _real, lengths=("scale", "loc_scale"), learned=False, aliases=("hierarchical_normal",)),
     PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
         (Term(Monomial(1.0, absolute=True), -1 / v["scale"], v["loc"]),), -_log(v["scale"]) - math.log(2)),
-             _real, ("location-scale",), like=td.Laplace),
-    PriorRow("logistic", (LOC, SCALE), _logistic, _real, ("location-scale",)),
-    PriorRow("error", (LOC, SCALE, Parameter("power", POSITIVE, 1.5)), _error, _real, ("scaling",)),
+             _real, ("location-scale",), like=td.Laplace, lengths=("scale",)),
+    PriorRow("logistic", (LOC, SCALE), _logistic, _real, ("location-scale",), lengths=("scale",)),
+    PriorRow("error", (LOC, SCALE, Parameter("power", POSITIVE, 1.5)), _error, _real, ("scaling",),
+             lengths=("scale",)),
     PriorRow("student_t", (Parameter("df", POSITIVE, 4.0), LOC, SCALE), _student_t, _real, like=td.StudentT,
-             aliases=("student", "t")),
+             lengths=("scale",), aliases=("student", "t")),
     PriorRow("cauchy", (LOC, SCALE), lambda v: _student(1.0, v["loc"], v["scale"], -math.log(math.pi)),
-             _real, like=td.Cauchy),
+             _real, like=td.Cauchy, lengths=("scale",)),
     PriorRow("mixture", (Parameter("mix", UNIT, 0.5), Parameter("scale1", POSITIVE, 1.0),
-                         Parameter("scale2", POSITIVE, 0.1)), _mixture, _real, aliases=("scale_mixture",)),
-    PriorRow("horseshoe", (SCALE, Parameter("softening", POSITIVE, 1e-3)), _horseshoe, _real, ("location-scale",)),
+                         Parameter("scale2", POSITIVE, 0.1)), _mixture, _real,
+             lengths=("scale1", "scale2"), aliases=("scale_mixture",)),
+    PriorRow("horseshoe", (SCALE, Parameter("softening", POSITIVE, 1e-3)), _horseshoe, _real, ("location-scale",),
+             lengths=("scale", "softening")),
     PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",)),
     PriorRow("exponential", (RATE,), lambda v: LogDensity((Term(W, -v["rate"]),), _log(v["rate"])),
              groups=("scaling", "location-scale"), like=td.Exponential),
@@ -222,12 +237,17 @@ _ROWS = (
 PRIORS: dict[str, PriorRow] = {row.name: row for row in _ROWS}
 
 
-def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
+RELATIVE = ("fan_in", "spread")
+
+
+def prior(name: str, *, improper: bool = False, relative: str | None = None, **parameters: Any) -> Prior:
     """A prior over weights, by name.
 
     Args:
         name: a key of `PRIORS`, or the paper's spelling of it.
         improper: take Pareto or Dirichlet as its kernel, a power of w without support or normalisation.
+        relative: the unit of its lengths in a network, so that one number suits all layers: "fan_in" for
+            1 / sqrt(number of inputs of a unit), "spread" for the standard deviation of the initial weights.
         parameters: numbers or tensors; a tensor that requires grad is learned. Defaults are in the table. For a
             network also words: "learned" (a parameter of its own per tensor), loc="tied" (to the posterior's),
             scale="optimal" (the value that minimises the KL, in closed form).
@@ -242,6 +262,10 @@ def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
         kernels = " or ".join(repr(r.name) for r in PRIORS.values() if r.kernel)
         raise MethodError(f"{asked} with improper=True", "it is a proper density", f"improper only for {kernels}")
     check_names(asked, parameters, [p.name for p in row.parameters])
+    if relative is not None and (relative not in RELATIVE or not row.lengths):
+        why = "there is no such unit" if row.lengths else "it has no parameter that is a length"
+        instead = " or ".join(map(repr, RELATIVE)) if row.lengths else "absolute numbers"
+        raise ParameterError(f"{asked} with relative={relative!r}", why, instead)
     values: dict[str, Any] = {}
     for p in row.parameters:
         value = parameters.get(p.name, p.default)
@@ -249,12 +273,15 @@ def prior(name: str, *, improper: bool = False, **parameters: Any) -> Prior:
     numbers = {p.name: p.default if isinstance(values[p.name], str) else values[p.name] for p in row.parameters}
     support = HALF_LINE if improper else row.support(numbers)
     build = _kernel(row.density) if improper else row.density
-    return Prior(row.name, values, build, support, improper, row.simplex and not improper, row)
+    return Prior(row.name, values, build, support, improper, row.simplex and not improper, row, relative or "")
 
 
 def _word(asked: str, row: PriorRow, name: str, word: str) -> str:
     """A value that a network fills in: a parameter of its own, the posterior's location, or the best value."""
     words = ["learned", *(["tied"] if name == "loc" else []), *(["optimal"] if name in row.optimal else [])]
+    if not row.learned:
+        why = f"{name} is a str: a network does not learn it, for it would fit the prior to the posterior"
+        raise ParameterError(f"{asked} with {name}={word!r}", why, "a number")
     if word not in words:
         why = f"{name} is a number, a tensor, or one of these words"
         raise ParameterError(f"{asked} with {name}={word!r}", why, " or ".join(map(repr, words)))

@@ -45,6 +45,12 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
         raise ParameterError(
             pair, f"the prior's {name} is {word!r}, which only a network fills in", "a tensor, or bayesian(net, ...)"
         )
+    if p.relative:
+        raise ParameterError(
+            pair,
+            f"the prior's lengths are relative to {p.relative!r}, which only a network fills in",
+            "absolute numbers, or bayesian(net, ...)",
+        )
     if generator is not None and generator.device.type != q.device.type:
         raise ParameterError(
             pair, f"the generator is on {generator.device}, the weights on {q.device}", "one device for both"

@@ -118,6 +118,8 @@ def _apply(
 ) -> Tensor:
     density, order = p.density, weight_order(q, p)
     constant = _summed(density.constant, q) + density.total(q.numel)
+    penalty, penalised = _variance_penalty(q, density.penalty)
+    constant = constant - penalised
     if method in AVERAGED:
         integrand = average.Integrand(q, p)
         if p.row is None:
@@ -125,7 +127,8 @@ def _apply(
         walk = _walk(q, density.joint, method, estimator, generator)
         cross: Tensor = getattr(average, method)(integrand, walk)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
-        return contract(q, entropy, order, eager, estimator.max_bytes) + log_density - cross - constant
+        rest = contract(q, [*entropy, *penalty], order, eager, estimator.max_bytes)
+        return rest + log_density - cross - constant
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
     walk = _walk(q, density.joint, method, estimator, generator)
     means = _means(q, method, _taus(q, plans, method, estimator), walk, generator)
@@ -135,11 +138,21 @@ def _apply(
         for entry in term_plan.entries or ()
     ]
     entropy, log_density = _entropy(q, method, estimator, walk, means)
-    value = contract(q, [*products, *entropy], order, eager, estimator.max_bytes) + log_density - constant
+    value = contract(q, [*products, *entropy, *penalty], order, eager, estimator.max_bytes) + log_density - constant
     for term, term_plan in zip(terms, plans, strict=True):
         if term_plan.entries is None:
             value = value - closed_mean(q, term, term_plan)
     return value
+
+
+def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:
+    """penalty * Var W over the weights, never sampled: a product of the tuple, or a number where W = f(v) is not v."""
+    if not isinstance(penalty, Tensor) and penalty == 0:
+        return [], 0.0
+    if q.form.outer is IDENTITY:
+        variance = q.noise.moment(Monomial(2.0)) - q.noise.moment(Monomial(1.0)) ** 2
+        return [Product(penalty, Entry(1.0, 0, 2.0, 0, Monomial()), 0.0, variance)], 0.0
+    return [], (penalty * q.stddev.square()).expand(q.shape).sum(dtype=torch.float64)
 
 
 def _walk(q: Posterior, whole: bool, method: str, estimator: Estimator, generator: torch.Generator | None) -> Walk:

@@ -306,6 +306,8 @@ def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, .
     }[verdict]
     if p.improper:
         theorem += "; the prior is a kernel, so the value is defined up to a constant"
+    if p.penalised:
+        theorem += "; the prior has a mean of its own, integrated out, which adds a penalty on the posterior's variance"
     if law.kind == "drawn":
         return f"{theorem}; for stats {law.note}"
     below = f", from M = {law.from_draws} on (below, the noise is drawn and averaged)" if law.from_draws > 1 else ""

@@ -44,13 +44,16 @@ class PriorKey:
     simplex: bool
     kernel: bool
     foreign: bool
+    penalised: bool = False
 
     @classmethod
     def of(cls, p: Prior) -> PriorKey:
         """The key of `p`."""
         p = p.sketch()
-        terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in p.density.terms)
-        return cls(p.name, terms, p.support, p.improper, p.simplex, p.row is not None and p.row.kernel, p.row is None)
+        density, kernel = p.density, p.row is not None and p.row.kernel
+        terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in density.terms)
+        penalised = isinstance(density.penalty, Tensor) or density.penalty != 0
+        return cls(p.name, terms, p.support, p.improper, p.simplex, kernel, p.row is None, penalised)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import gc
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
 from mcrepar.nn.forward import check_forward
 from mcrepar.nn.latent import Latent, Options, check_signs, without_row
-from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of
+from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of, unit
 
 
 def chosen_options(
@@ -29,7 +30,13 @@ def chosen_options(
 ) -> list[tuple[Place, Options]]:
     """Every selected parameter with its options: those that were given, and the overrides that apply to it."""
     check_overrides(places, overrides or {}, list(given))
-    return [(place, _options({**given, **options_of(place, overrides or {})})) for place in places]
+    out = []
+    for place in places:
+        options = _options({**given, **options_of(place, overrides or {})})
+        if options.prior.relative:
+            options = replace(options, prior=options.prior.in_units(unit(place, options.prior.relative)))
+        out.append((place, options))
+    return out
 
 
 def _options(given: Mapping[str, Any]) -> Options:
@@ -45,6 +52,9 @@ def _options(given: Mapping[str, Any]) -> Options:
     p = prior_of(p) if isinstance(p, str) else as_prior(p)
     if not isinstance(q, Posterior):
         raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    if p.row is not None and not p.row.learned and any(tensor.requires_grad for tensor in p.tensors.values()):
+        why = "a network that learned its parameters would fit them to the posterior, and not the reverse"
+        raise ParameterError(f"prior {p.name!r} with a tensor that requires grad", why, "numbers")
     estimator = Estimator(given["kl_method"], given["n_mc_iter"])
     return Options(q, p, estimator, float(std), given["pretrained"], given["signs"])
 

@@ -96,7 +96,7 @@ def describe_prior(p: Prior, shelf: Shelf) -> Json:
     """The family and its values, words included, or the torch distribution it was made of."""
     values = {name: shelf.put(value) for name, value in p.values.items()}
     if p.source is None:
-        return {"family": p.name, "improper": p.improper, "values": values}
+        return {"family": p.name, "improper": p.improper, "values": values}  # a network has filled in `relative`
     if any(tensor.requires_grad for tensor in p.tensors.values()):
         raise _unsaved(f"a {p.name} with learned parameters", "prior(name, scale='learned')")
     return {"distribution": _describe(p.source, shelf), "values": values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,25 @@ def _unknown(what: str, pattern: str, every: Sequence[Place]) -> ParameterError:
     return ParameterError(
         f"bayesian(net, {what}=...) with {pattern!r}", "no parameter matches it", f"names such as {_some(every)}"
     )
+
+
+def unit(place: Place, relative: str) -> float:
+    """The length to which a prior's are relative: of the initial weights, or 1 / sqrt(inputs of a unit).
+
+    >>> layer = nn.Linear(16, 4)
+    >>> [unit(Place(p, (layer,), (name,)), "fan_in") for name, p in layer.named_parameters()]
+    [0.25, 0.25]
+    """
+    if relative == "spread":
+        return spread(place)
+    beside = [p for owner in place.owners for p in owner.parameters(recurse=False) if p.dim() > 1]
+    weight = place.parameter if place.parameter.dim() > 1 else next(iter(beside), None)
+    if weight is None or any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in place.owners):
+        return 1.0  # every number enters by itself
+    inputs = weight[0].numel()
+    if any(isinstance(owner, nn.modules.conv._ConvTransposeNd) for owner in place.owners):
+        inputs = weight[:, 0].numel()  # (inputs, outputs, ...)
+    return 1 / math.sqrt(inputs)
 
 
 def spread(place: Place) -> float:
