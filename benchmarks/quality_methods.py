@@ -118,7 +118,72 @@ class Dropout(Deterministic):
         )
 
 
+class Bayesian(Learner):
+    """A network made by `mcrepar.bayesian`, trained with the whole KL (beta = 1).
+
+    Args:
+        task: the work.
+        data_size: the number of training examples.
+        scale_rate: Adam's learning rate for the scales.
+        adam: Adam's learning rate for all other parameters; 0 for the deterministic network's SGD.
+        options: of `bayesian`.
+    """
+
+    def __init__(self, task: Task, data_size: int, scale_rate: float = 5e-3, adam: float = 0.0, **options: Any) -> None:
+        bnn = mcrepar.bayesian(task.network(), **options)
+        self.data_size, self.likelihood = data_size, mcrepar.likelihoods.Categorical()
+        named = dict(bnn.named_parameters())
+        scales = [p for name, p in named.items() if name.endswith("log_scale")]
+        random = [p for name, p in named.items() if name.endswith(".loc")]  # their prior is their weight decay
+        plain = [p for name, p in named.items() if not name.endswith(("log_scale", ".loc"))]
+        groups = [{"params": plain}, {"params": random, "weight_decay": 0.0}]
+        groups = [group for group in groups if group["params"]]
+        means = torch.optim.Adam(groups, adam) if adam else sgd(groups, task)
+        super().__init__(bnn, means, torch.optim.Adam(scales, scale_rate))
+
+    def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
+        return mcrepar.elbo(self.model, self.likelihood, x, y, data_size=self.data_size).loss
+
+    def calibrate(self, parts: Parts) -> None:
+        index = torch.arange(1000)
+        self.model.calibrate(parts.prepare(parts.train.x[index]))  # type: ignore[operator]
+
+    def predict(self, x: Tensor, draws: int) -> Answer:
+        self.model.eval()
+        found = mcrepar.predict(self.model, x, draws=draws, batch_size=500, likelihood=self.likelihood)
+        return Answer(found.probs, found.expected_entropy)
+
+    def facts(self) -> dict[str, float]:
+        return {"kl_per_example": float(self.model.kl().detach()) / self.data_size}  # type: ignore[operator]
+
+
+def rank1(std: float, initial: float, **options: Any) -> Callable[[Task, int], Learner]:
+    """Multiplicative noise with a prior of this standard deviation around 1."""
+    centred = mcrepar.prior("normal", loc=1.0, scale=std)
+    return partial(Bayesian, structure="rank1", start_std=initial, **{"prior": centred, **options})
+
+
+def mean_field(prior: mcrepar.Prior, posterior: str = "normal", **options: Any) -> Callable[[Task, int], Learner]:
+    """All weights random, one draw per batch decorrelated by flipout, Adam."""
+    given = {"forward": "flipout", "adam": 1e-2, "scale_rate": 2e-2, **options}
+    return partial(Bayesian, posterior=posterior, prior=prior, **given)
+
+
 METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "deterministic": Deterministic,
     "dropout": Dropout,
+    "rank1 normal .1": rank1(0.1, 0.05),
+    "rank1 normal .3": rank1(0.3, 0.15),
+    "rank1 normal 1": rank1(1.0, 0.15),
+    "rank1 normal .3, 4 members": rank1(0.3, 0.1, members=4),
+    "rank1 lognormal .3": rank1(0.3, 0.15, posterior="lognormal", prior=mcrepar.prior("lognormal", loc=0.0, scale=0.3)),
+    "normal": mean_field(mcrepar.prior("normal", scale=0.316)),
+    "normal hierarchical .05": mean_field(mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316)),
+    "normal hierarchical .02": mean_field(mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126)),
+    "normal hierarchical .05, SGD": mean_field(
+        mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), adam=0.0, scale_rate=5e-3
+    ),
+    "radial hierarchical .02": mean_field(
+        mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126), posterior="radial"
+    ),
 }

@@ -28,6 +28,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.priors import prior as prior_of
 from mcrepar.models import MODELS, model
+from mcrepar.nn.latent import Latent
 from mcrepar.nn.layers import bayesian_class
 from mcrepar.nn.module import BayesianModule, bayesian, total_kl
 
@@ -138,6 +139,7 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
         **(moped if given["moped_enable"] else {}),
     )
     for _, latent in bnn._latents():
+        assert isinstance(latent, Latent)
         assert latent.loc is not None
         with torch.no_grad():
             if given["moped_enable"]:  # a weight of 0 keeps a deviation relative to its tensor

@@ -191,8 +191,8 @@ def predict(
     batches = Batches(x, batch_size, device)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
-        for _ in _shown(draws, progress):
-            with one_draw(bnn, generator) as call:
+        for k in _shown(draws, progress):
+            with one_draw(bnn, generator, k) as call:
                 rows = [_read(law, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
             if not rows:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one datum")

@@ -22,24 +22,28 @@ from mcrepar.kl.estimator import Estimator
 from mcrepar.kl.plan import plan_pair
 from mcrepar.nn.forward import check_forward
 from mcrepar.nn.latent import Latent, Options, check_signs, without_row
+from mcrepar.nn.rank1 import RankOne, check_factors, factor_posterior, factor_prior
 from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of, unit
 
 
 def chosen_options(
-    places: Sequence[Place], given: Mapping[str, Any], overrides: Overrides | None
+    places: Sequence[Place], given: Mapping[str, Any], overrides: Overrides | None, factored: bool = False
 ) -> list[tuple[Place, Options]]:
-    """Every selected parameter with its options: those that were given, and the overrides that apply to it."""
+    """Every selected parameter with its options: those that were given, and the overrides that apply to it.
+
+    Names of families mean factors near 1 where factors are random, and not the weights.
+    """
     check_overrides(places, overrides or {}, list(given))
     out = []
     for place in places:
-        options = _options({**given, **options_of(place, overrides or {})})
-        if options.prior.relative:
+        options = _options({**given, **options_of(place, overrides or {})}, factored)
+        if options.prior.relative and not factored:
             options = replace(options, prior=options.prior.in_units(unit(place, options.prior.relative)))
         out.append((place, options))
     return out
 
 
-def _options(given: Mapping[str, Any]) -> Options:
+def _options(given: Mapping[str, Any], factored: bool) -> Options:
     """Strings stop here: objects from what the user typed."""
     q, p, std = given["posterior"], given["prior"], given["start_std"]
     if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 0 < float(std) < math.inf:
@@ -48,8 +52,11 @@ def _options(given: Mapping[str, Any]) -> Options:
         raise ParameterError(f"pretrained={given['pretrained']!r}", "it is not yes or no", "True or False")
     if given["signs"] not in ("", "keep", "positive"):
         raise ParameterError(f"signs={given['signs']!r}", "there is no such choice", "'keep' or 'positive'")
-    q = posterior_of(q) if isinstance(q, str) else q
-    p = prior_of(p) if isinstance(p, str) else as_prior(p)
+    if isinstance(q, str):
+        q = factor_posterior(q, float(std)) if factored else posterior_of(q)
+    if isinstance(p, str):
+        p = factor_prior(p) if factored else prior_of(p)
+    p = as_prior(p)
     if not isinstance(q, Posterior):
         raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
     if p.row is not None and not p.row.learned and any(tensor.requires_grad for tensor in p.tensors.values()):
@@ -59,19 +66,24 @@ def _options(given: Mapping[str, Any]) -> Options:
     return Options(q, p, estimator, float(std), given["pretrained"], given["signs"])
 
 
-def check_place(place: Place, options: Options, forward: str) -> None:
+def check_place(place: Place, options: Options, forward: str, factored: bool = False) -> None:
     """Refuse families, a prior's tensors or a forward that do not suit a parameter, with its name."""
     p, free = options.prior, without_row(place.parameter.detach(), place.held)
+    if factored:
+        free = torch.ones(1, dtype=free.dtype, device=free.device)
     if place.parameter.is_meta:
         raise ParameterError("bayesian(net)", f"{place.name} is on the meta device, without values", "one with weights")
     if not bool(place.parameter.isfinite().all()):
         raise ParameterError(f"bayesian(net) with {place.name}", "it holds NaN or inf", "a network of finite weights")
     try:
+        if factored:
+            check_factors(place, options)
         if options.pretrained and "loc" not in p.values:
             raise MethodError(f"pretrained=True with prior {p.name!r}", "it has no loc to centre", "prior='normal'")
         plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
         plan.choose(options.estimator)
-        check_signs(place.name, place.parameter, options)
+        if not factored:
+            check_signs(place.name, place.parameter, options)
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
         q = options.posterior.bind(validate=False, log_scale=free, **learned)
         check_objects(q, p.sketch().filled(**({"loc": free} if options.pretrained else {})), None)
@@ -80,7 +92,7 @@ def check_place(place: Place, options: Options, forward: str) -> None:
         raise error.within(place.name) from None
 
 
-def check_draw(draw: object, random: Mapping[tuple[str, ...], Latent], net: nn.Module) -> None:
+def check_draw(draw: object, random: Mapping[tuple[str, ...], Latent | RankOne], net: nn.Module) -> None:
     """Refuse a draw that is not one of this network's weights."""
     if not isinstance(draw, Mapping):
         raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")

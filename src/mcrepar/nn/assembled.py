@@ -49,14 +49,17 @@ def calibrate(net: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 
 
 @contextlib.contextmanager
-def one_draw(net: nn.Module, generator: torch.Generator | None = None) -> Iterator[Callable[..., Any]]:
+def one_draw(
+    net: nn.Module, generator: torch.Generator | None = None, number: int | None = None
+) -> Iterator[Callable[..., Any]]:
     """A context with a function that runs a network on one draw of all of its weights and their norm statistics.
 
-    What is frozen stays as it is.
+    What is frozen stays as it is. By their number draws take turns among the members of a network.
     """
     if isinstance(net, BayesianModule):
         held = net._frozen()
-        yield partial(net.run, net.complete(net.draw(generator)) if held is None else held)
+        member = None if number is None else number % max(net.members, 1)
+        yield partial(net.run, net.complete(net.draw(generator, member)) if held is None else held)
         return
     statistics = _statistics(net)
     with _holding(statistics.draw(net, generator)):

@@ -20,6 +20,7 @@ from mcrepar.families.prior import Prior
 from mcrepar.families.priors import prior
 from mcrepar.kl.estimator import Estimator
 from mcrepar.nn.latent import Latent, Options
+from mcrepar.nn.rank1 import RankOne
 
 Json = Any
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # what a foreign prior may be made of, with its arguments
@@ -150,7 +151,7 @@ def options_from(item: Json, q: Posterior, p: Prior) -> Options:
     return Options(q, p, Estimator(**item["estimator"]), item["start_std"], item["pretrained"], item["signs"])
 
 
-def describe_random(random: Mapping[tuple[str, ...], Latent], shelf: Shelf) -> dict[str, Json]:
+def describe_random(random: Mapping[tuple[str, ...], Latent | RankOne], shelf: Shelf) -> dict[str, Json]:
     """How every random tensor of a network came to be; templates and priors that tensors share are described once."""
     posteriors = {id(latent.options.posterior): latent.options.posterior for latent in random.values()}
     priors = {id(latent.options.prior): latent.options.prior for latent in random.values()}

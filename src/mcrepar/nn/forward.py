@@ -87,7 +87,7 @@ def _shared(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any
 def _layerwise(rule: Rule) -> Forward:
     def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         once = Pass(bnn)
-        weights = {key: LayerWeight.of(latent, rule, once) for key, latent in bnn._latents()}
+        weights = {key: LayerWeight.of(t, rule, once) for key, t in bnn._latents() if isinstance(t, Latent)}
         try:
             return bnn.run(bnn._named(weights), *args, **kwargs)
         finally:

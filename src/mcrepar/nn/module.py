@@ -16,17 +16,21 @@ from torch.func import functional_call
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.kl.checks import wide_dtype
-from mcrepar.kl.estimator import Estimator
+from mcrepar.kl.estimator import Estimator, whole_number
 from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, chosen_options
 from mcrepar.nn.calibration import Calibration
 from mcrepar.nn.emptied import Lock, Slots, slot, unguarded
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Latent, Options
+from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
 from mcrepar.nn.recompute import Region, remember_as, running
 from mcrepar.nn.selection import Overrides, Place, Select, selected, spread
 from mcrepar.nn.state import packed, unpack
 
 Draw = Mapping[str, Tensor]
+Random = Latent | RankOne
+
+STRUCTURES = ("weights", "rank1")
 
 _FROZEN: ContextVar[tuple[tuple[int, Draw], ...]] = ContextVar("frozen draws of this thread", default=())
 
@@ -44,17 +48,23 @@ class BayesianModule(nn.Module):
     ('Linear', True)
     """
 
-    def __init__(self, net: nn.Module, chosen: list[tuple[Place, Options]], forward: str = "weights") -> None:
+    def __init__(
+        self, net: nn.Module, chosen: list[tuple[Place, Options]], forward: str = "weights", members: int = 0
+    ) -> None:
         super().__init__()
         self.net = net
         self.mode = forward
+        self.members = members  # of multiplicative noise; 0 where the weights themselves are random
         self.latents = nn.ModuleDict()
         self.names: dict[str, tuple[str, ...]] = {}
         for place, options in chosen:
             key = place.name.replace(".", "/")  # a ModuleDict takes no dots
             while hasattr(self.latents, key):  # nor the names of its methods, and "a/b" beside "a.b" is another
                 key += "_"
-            self.latents[key] = Latent(place.name, place.parameter, spread(place), options, place.held)
+            if members:
+                self.latents[key] = RankOne(place, options, members)
+            else:
+                self.latents[key] = Latent(place.name, place.parameter, spread(place), options, place.held)
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
         self.calibration = Calibration(net)
@@ -71,7 +81,7 @@ class BayesianModule(nn.Module):
             if not torch.compiler.is_compiling():
                 remember_as(copy_context().run)
             return self.run(frozen, *args, **kwargs)
-        return FORWARDS[self.mode](self, args, kwargs)
+        return rank_one(self, args, kwargs) if self.members else FORWARDS[self.mode](self, args, kwargs)
 
     def run(self, draw: Draw, *args: Any, **kwargs: Any) -> Any:
         """The network's output for the given weights (and norm statistics)."""
@@ -101,8 +111,14 @@ class BayesianModule(nn.Module):
             finally:
                 self.slots.forget()
 
-    def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """A fresh draw of all weights, by the names the network gives them."""
+    def draw(self, generator: torch.Generator | None = None, member: int | None = None) -> dict[str, Tensor]:
+        """A fresh draw of all weights, by the names the network gives them; of any member, or of the one asked for."""
+        if self.members > 1:
+            where = None if generator is None else generator.device
+            chosen = (
+                int(torch.randint(self.members, (), generator=generator, device=where)) if member is None else member
+            )
+            return self._named({k: t.draw(generator, chosen) for k, t in self._latents() if isinstance(t, RankOne)})
         return self._named({key: latent.draw(generator) for key, latent in self._latents()})
 
     def mean(self) -> dict[str, Tensor]:
@@ -190,7 +206,7 @@ class BayesianModule(nn.Module):
         return total.to(wide_dtype(latents[0].log_scale.dtype))
 
     @property
-    def random(self) -> dict[tuple[str, ...], Latent]:
+    def random(self) -> dict[tuple[str, ...], Random]:
         """The random tensors, by all names the network gives them."""
         return {self.names[key]: latent for key, latent in self._latents()}
 
@@ -202,9 +218,9 @@ class BayesianModule(nn.Module):
         """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
         unpack(self.random, self.calibration, state)
 
-    def _latents(self) -> Iterator[tuple[str, Latent]]:
+    def _latents(self) -> Iterator[tuple[str, Random]]:
         for key, latent in self.latents.items():
-            assert isinstance(latent, Latent)
+            assert isinstance(latent, Latent | RankOne)
             yield key, latent
 
     def _named(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -245,7 +261,7 @@ def total_kl(
 
 def bayesian(
     net: nn.Module,
-    posterior: str | Posterior = "radial",
+    posterior: str | Posterior | None = None,
     prior: object = "normal",
     kl_method: str = "auto",
     n_mc_iter: int | None = None,
@@ -256,13 +272,19 @@ def bayesian(
     overrides: Overrides | None = None,
     forward: str = "weights",
     signs: str = "",
+    structure: str = "weights",
+    members: int = 1,
 ) -> BayesianModule:
     """A network with random weights, W = f(loc + scale * xi), whose means are the network's own weights.
 
+    With structure="rank1" the weights are Wbar o (r s^T): Wbar is learned as in an ordinary network, and the random
+    factors r and s are one number per output and per input unit of a layer, near 1.
+
     Args:
         net: any nn.Module; it is taken over, its selected tensors are emptied.
-        posterior: a name of `POSTERIORS` or a template such as posterior("gamma", concentration=2.5).
-        prior: a name of `PRIORS`, a prior, or any torch.distributions object.
+        posterior: a name of `POSTERIORS` or a template such as posterior("gamma", concentration=2.5); None is "radial"
+            for weights and "normal" for factors.
+        prior: a name of `PRIORS`, a prior, or any torch.distributions object; over factors a name means one around 1.
         kl_method: auto, exact, stats, repar, stream, regen, quad, taylor or direct.
         n_mc_iter: M, the number of Monte Carlo iterations of the KL.
         start_std: start value of the standard deviation of a weight, relative to the spread of its tensor.
@@ -272,6 +294,9 @@ def bayesian(
         forward: how a draw enters the forward: weights, local, flipout or per_example; local gives the positions of one
             datum (of an image, of a sequence) independent noise.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
+        structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
+            layers, of which every example has its own in training, and every draw one.
+        members: how many posteriors of the factors there are; an example or a draw uses one, and the KL is their mean.
 
     >>> bnn = bayesian(nn.Linear(3, 2), posterior="radial", prior="normal")
     >>> bnn(torch.zeros(4, 3)).shape
@@ -283,11 +308,20 @@ def bayesian(
         raise ParameterError("bayesian(net)", "a part of it is Bayesian already", "a plain network")
     if forward not in FORWARDS:
         raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, FORWARDS)))
+    if structure not in STRUCTURES:
+        raise MethodError(f"structure={structure!r}", "there is no such structure", " or ".join(map(repr, STRUCTURES)))
+    members, factored = whole_number("members", members), structure == "rank1"
+    if not factored and members > 1:
+        raise MethodError(f"members={members}", "only factors have members", "structure='rank1'")
+    if factored and forward != "weights":
+        why = "every example has factors of its own in training, and every draw one"
+        raise MethodError(f"structure='rank1' with forward={forward!r}", why, "it without forward=...")
+    posterior = posterior or ("normal" if factored else "radial")
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
              "start_std": start_std, "pretrained": pretrained, "signs": signs}  # fmt: skip
-    places = selected(net, select)
-    chosen = chosen_options(places, given, overrides)
+    places = with_factors(selected(net, select), select is not None) if factored else selected(net, select)
+    chosen = chosen_options(places, given, overrides, factored)
     for place, options in chosen:
-        check_place(place, options, forward)
+        check_place(place, options, forward, factored)
     check_optimizers(places)
-    return BayesianModule(net, chosen, forward)
+    return BayesianModule(net, chosen, forward, members if factored else 0)

@@ -24,6 +24,7 @@ from mcrepar.nn.emptied import locked
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.projections import projections, radial_size
+from mcrepar.nn.rank1 import RankOne
 
 LAWFUL = 30  # draws from which the means of Radial noise have a law with their own mean and covariance (D2 RQ)
 
@@ -206,6 +207,8 @@ def _latent(owner: BayesianModule, name: str) -> Latent | None:
     for key, latent in owner._latents():
         if name not in owner.names[key]:
             continue
+        if isinstance(latent, RankOne):
+            raise _refusal(name, "its noise multiplies inputs and outputs")
         if len(owner.names[key]) > 1:
             raise _refusal(name, f"it is tied to {', '.join(n for n in owner.names[key] if n != name)}")
         form, noise = latent.options.posterior.form, latent.posterior.noise

@@ -22,7 +22,8 @@ from mcrepar.nn.latent import Options
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.selection import Place, places
 
-KEYS = {"mcrepar", "torch", "forward", "posteriors", "priors", "random", "plain", "tied", "untrained", "calibration"}
+KEYS = {"mcrepar", "torch", "forward", "members", "posteriors", "priors", "random"} | {
+    "plain", "tied", "untrained", "calibration"}  # fmt: skip
 WRONG = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)  # of data of another form
 
 
@@ -74,6 +75,7 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
     if any(isinstance(module, BayesianModule) for module in net.modules()):
         refuse(folder, f"the {type(net).__name__} is Bayesian already", "the network that was given to bayesian")
     config, tensors = read(folder)
+    config.setdefault("members", 0)  # folders of before there were factors
     if set(config) != KEYS:
         refuse(folder, f"its config.json has the wrong keys: {', '.join(sorted(set(config) ^ KEYS))}")
     with _refusing(folder):
@@ -82,7 +84,7 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
         shelf = Shelf({name: t.to(device) for name, t in _under("shelf.", tensors).items()})
         chosen = _chosen(config, shelf, net)
         with _left_alone(chosen):
-            bnn = BayesianModule(net, chosen, config["forward"])
+            bnn = BayesianModule(net, chosen, config["forward"], config["members"])
             _fill(bnn, config, tensors, shelf)
     return bnn
 
@@ -134,6 +136,7 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
         "mcrepar": __version__,
         "torch": str(torch.__version__),
         "forward": bnn.mode,
+        "members": bnn.members,
         **describe_random(bnn.random, shelf),
         "plain": {name: _aspects(t) for name, t in plain.items()},
         "tied": tied,

@@ -17,8 +17,9 @@ from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration
 from mcrepar.nn.description import Shelf, describe_random, describe_tree, random_from, tree_from
 from mcrepar.nn.latent import Latent, Options
+from mcrepar.nn.rank1 import RankOne
 
-Random = Mapping[tuple[str, ...], Latent]
+Random = Mapping[tuple[str, ...], Latent | RankOne]
 
 
 def packed(random: Random, calibration: Calibration) -> Tensor:
@@ -62,7 +63,7 @@ def _read(state: object, device: torch.device) -> tuple[dict[tuple[str, ...], Op
         raise ParameterError("load_state_dict(...)", why, "the state_dict of a Bayesian network, unchanged") from None
 
 
-def _check(latent: Latent, saved: Options) -> None:
+def _check(latent: Latent | RankOne, saved: Options) -> None:
     ours, theirs = latent.options.posterior.name, saved.posterior.name
     if ours != theirs:
         why = f"its posterior is {theirs}, and the network's is {ours}"

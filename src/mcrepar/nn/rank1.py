@@ -1,0 +1,305 @@
+"""Multiplicative noise: W = Wbar o (r s^T), with one random factor r per output and s per input unit of a layer.
+
+Wbar and biases are ordinary parameters, point estimates with the weight decay of an ordinary network. In training every
+example has factors of its own, y = r o (Wbar (s o x)) + b; a draw of the weights is one network for all examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils import _pytree as pytree
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.families.forms import EXP, IDENTITY
+from mcrepar.families.parameters import WHOLE
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.posteriors import posterior
+from mcrepar.families.prior import Prior
+from mcrepar.families.priors import prior
+from mcrepar.families.statistics import Monomial
+from mcrepar.kl.estimator import Estimator
+from mcrepar.nn.latent import Latent, Options
+from mcrepar.nn.selection import Place
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
+
+FACTOR_STD = 0.1  # of a prior over factors that was asked for by name
+MEMBER_STD = 0.3  # of the first means of several members, which must differ
+FUNCTIONS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+class RankOne(nn.Module):
+    """A weight whose outputs and inputs are multiplied by random factors, W = Wbar o (r s^T).
+
+    Args:
+        place: the weight in its network.
+        options: families, prior and estimator of the factors.
+        members: the number of posteriors, of which an example or a draw uses one.
+    """
+
+    def __init__(self, place: Place, options: Options, members: int = 1) -> None:
+        super().__init__()
+        layer, self.name, self.options = place.owners[0], place.name, options
+        self.weight = nn.Parameter(place.parameter.detach().clone())
+        self.groups = layer.groups if isinstance(layer, _ConvNd) else 1
+        self.transposed = isinstance(layer, _ConvTransposeNd)
+        inputs, outputs = _units(layer)
+        self.outputs, self.inputs = (
+            nn.ModuleList(self._factor(f"{self.name}, {side}", size, members) for _ in range(members))
+            for side, size in (("outputs", outputs), ("inputs", inputs))
+        )
+
+    def _factor(self, name: str, size: int, members: int) -> Latent:
+        first = torch.ones(size, dtype=self.weight.dtype, device=self.weight.device)
+        if members > 1:
+            first = first.add(torch.randn_like(first), alpha=MEMBER_STD)
+            first = first.abs() if self.options.posterior.row.support.lower >= 0 else first
+        return Latent(name, first, 1.0, self.options)
+
+    @property
+    def log_scale(self) -> Tensor:
+        """A free parameter, for dtype and device."""
+        found = self.outputs[0].log_scale
+        assert isinstance(found, Tensor)
+        return found
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the network's tensor."""
+        return self.weight.shape
+
+    @property
+    def factors(self) -> list[Latent]:
+        """Every random tensor of factors."""
+        return [latent for latent in (*self.outputs, *self.inputs) if isinstance(latent, Latent)]
+
+    def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
+        """Fresh weights of one network, differentiable in Wbar and in the learned parameters of the factors."""
+        r, s = (side[member].draw(generator) for side in (self.outputs, self.inputs))  # type: ignore[operator]
+        return self._times(r, s)
+
+    def mean(self) -> Tensor:
+        """E W, the mean over members; the median of a factor stands for a mean that does not exist."""
+        pairs = zip(self.outputs, self.inputs, strict=True)
+        means = [self._times(r.mean(), s.mean()) for r, s in pairs]  # type: ignore[operator]
+        return sum(means[1:], means[0]) / len(means)
+
+    def rows(self, batch: int, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Factors r and s for every example of a batch, (batch, units) each; example b uses member first + b."""
+        return self._rows(self.outputs, batch, first), self._rows(self.inputs, batch, first)
+
+    def _rows(self, side: nn.ModuleList, batch: int, first: int) -> Tensor:
+        each = -(-(batch + first) // len(side))
+        drawn = [latent.posterior.draw(each) for latent in side if isinstance(latent, Latent)]
+        if len(drawn) == 1:
+            return drawn[0]
+        return torch.stack(drawn, 1).flatten(0, 1)[first : first + batch]
+
+    def _times(self, r: Tensor, s: Tensor) -> Tensor:
+        """Wbar o (r s^T), per group of a convolution."""
+        ones = [1] * (self.weight.dim() - 2)
+        rows, columns = (s, r) if self.transposed else (r, s)  # transposed: (inputs, outputs of a group, ...)
+        grouped = self.weight.view(self.groups, -1, *self.weight.shape[1:])
+        return (grouped * rows.view(self.groups, -1, 1, *ones) * columns.view(self.groups, 1, -1, *ones)).flatten(0, 1)
+
+    def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """The mean over members of KL(q || p) of their factors: by convexity a bound on that of the mixture."""
+        parts = [latent.divergence(estimator, generator) for latent in self.factors]
+        return torch.stack(parts).sum() / len(self.outputs)
+
+    def check(self, value: Tensor) -> None:
+        """Say what is wrong where the KL is not finite."""
+        for latent in self.factors:
+            latent.check(latent.divergence())
+
+    def adopt(self, prior: Prior, pretrained: bool, signs: str) -> None:
+        """Take a prior that comes with a state."""
+        for latent in self.factors:
+            latent.adopt(prior, pretrained, signs)
+        self.options = replace(self.options, prior=self.factors[0].options.prior)
+
+    def extra_repr(self) -> str:
+        """The shape of the weight, and the number of members."""
+        return f"{tuple(self.weight.shape)}, members={len(self.outputs)}"
+
+
+def _units(layer: nn.Module) -> tuple[int, int]:
+    if isinstance(layer, _ConvNd):
+        return layer.in_channels, layer.out_channels
+    assert isinstance(layer, nn.Linear)
+    return layer.in_features, layer.out_features
+
+
+# ---- what can be chosen
+
+
+def factor_posterior(name: str, std: float) -> Posterior:
+    """A template for factors near 1; where noise has no scale of its own, its concentration gives the wanted std."""
+    q = posterior(name)
+    row, noise = q.row, q.noise
+    if row.form.learned_loc or not noise.positive:
+        return q
+    if "concentration" not in q.fixed or row.form.outer is not IDENTITY:
+        raise MethodError(
+            f"structure='rank1' with posterior {row.name!r}",
+            "the noise of a factor could not be made smaller than the factor itself",
+            "'normal', 'lognormal' or 'gamma'",
+        )
+    low, high = 1e-3, 1e9  # the relative noise falls as the concentration grows
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (
+            (middle, high) if _relative_std(row.noise({**q.fixed, "concentration": middle}, 1)) > std else (low, middle)
+        )
+    whole = any(p.name == "concentration" and p.constraint is WHOLE for p in row.fixed)
+    return posterior(name, concentration=max(1.0, round(high)) if whole else high)
+
+
+def _relative_std(noise: Any) -> float:
+    first, second = noise.moment(Monomial(1.0)), noise.moment(Monomial(2.0))
+    return math.sqrt(max(second / first**2 - 1, 0.0)) if math.isfinite(second) else math.inf
+
+
+def factor_prior(name: str) -> Prior:
+    """A prior over factors by its name: around 1, with a standard deviation of FACTOR_STD or near it."""
+    p = prior(name)
+    if p.name == "lognormal":
+        return prior(name, loc=0.0, scale=FACTOR_STD)
+    if p.name == "gamma":
+        return prior(name, concentration=FACTOR_STD**-2, rate=FACTOR_STD**-2)
+    if not {"loc", "scale"} <= p.values.keys():
+        raise MethodError(
+            f"structure='rank1' with prior {p.name!r} by its name",
+            "a factor is near 1, and this family has no location to put there",
+            f"mcrepar.prior({p.name!r}, ...) with its parameters, or 'normal'",
+        )
+    return prior(name, loc=1.0, scale=FACTOR_STD)
+
+
+def check_factors(place: Place, options: Options) -> None:
+    """Refuse a layer or a family that cannot have factors."""
+    layer = place.owners[0]
+    if not isinstance(layer, nn.Linear | _ConvNd) or place.name.rpartition(".")[2] != "weight":
+        raise MethodError(
+            "structure='rank1'",
+            f"it is a parameter of {type(layer).__name__}, which has no factors of inputs and outputs here",
+            "select=... with the weights of dense and convolutional layers, or structure='weights'",
+        )
+    if len(place.names) > 1:
+        raise MethodError(
+            "structure='rank1'",
+            f"it is used as {' and as '.join(place.names)}, and every use would need factors of its own",
+            "select=... without it, or structure='weights'",
+        )
+    form, noise = options.posterior.form, options.posterior.noise
+    if form.outer is not IDENTITY and not (form.outer is EXP and form.learned_loc):
+        why = "its mean cannot be put at 1 with a small noise"
+        raise MethodError(
+            f"structure='rank1' with posterior {options.posterior.name!r}", why, "'normal' or 'lognormal'"
+        )
+    if not noise.finite(1):
+        raise MethodError(f"structure='rank1' with posterior {options.posterior.name!r}", "it has no mean", "'normal'")
+    if options.pretrained or options.prior.relative:
+        what = "pretrained=True" if options.pretrained else f"relative={options.prior.relative!r}"
+        why = "factors are relative to the network's own weights already"
+        raise MethodError(f"structure='rank1' with {what}", why, "a prior around 1, without it")
+
+
+def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
+    """The weights that get factors: without biases, which stay as they are."""
+    chosen = [
+        p for p in places if not (p.name.rpartition(".")[2] == "bias" and isinstance(p.owners[0], nn.Linear | _ConvNd))
+    ]
+    if not chosen:
+        raise ParameterError(
+            "bayesian(net, structure='rank1')",
+            "no weight of a dense or convolutional layer is selected" if all_asked else "the network has no such layer",
+            "structure='weights'",
+        )
+    return chosen
+
+
+# ---- the forward
+
+
+class FactoredWeight(Tensor):
+    """A weight that a layer meets as Wbar, and that multiplies the layer's inputs and outputs by factors."""
+
+    owner: RankOne
+    r: Tensor
+    s: Tensor
+
+    @classmethod
+    def of(cls, owner: RankOne, r: Tensor, s: Tensor) -> FactoredWeight:
+        """Wbar with the factors of every example, (batch, outputs) and (batch, inputs)."""
+        weight = owner.weight.as_subclass(cls)
+        weight.owner, weight.r, weight.s = owner, r, s
+        return weight
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Layers multiply; looking at shape or dtype is allowed; all else would silently be deterministic."""
+        kwargs = kwargs or {}
+        if func in FUNCTIONS:
+            return _layer(func, *args, **kwargs)
+        if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        raise MethodError(
+            f"{getattr(func, '__name__', func)} on a weight with random factors",
+            "only dense and convolutional layers multiply their inputs and outputs by them",
+            "structure='weights', or select=... without this weight",
+        )
+
+
+def _layer(
+    func: Any, input: Tensor, weight: FactoredWeight, bias: Tensor | None = None, *rest: Any, **named: Any
+) -> Tensor:
+    """r o (Wbar (s o x)) + b, every example with its own factors."""
+    channel = input.dim() - 1 if func is F.linear else input.dim() - weight.dim() + 1
+    batched = input.dim() >= weight.dim()
+    x = input * _shaped(weight, weight.s, input, channel, batched)
+    with torch._C.DisableTorchFunctionSubclass():
+        y: Tensor = func(x, weight.owner.weight, None, *rest, **named)
+    channel = y.dim() - 1 if func is F.linear else channel
+    y = y * _shaped(weight, weight.r, y, channel, batched)
+    return y if bias is None else y + bias.to(y.dtype).view([-1 if k == channel else 1 for k in range(y.dim())])
+
+
+def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int, batched: bool) -> Tensor:
+    """Factors of every example in the shape of its activations."""
+    factors = factors.to(like.dtype)
+    if not batched:
+        return factors[0].view([-1 if k == channel else 1 for k in range(like.dim())])
+    if len(like) != len(factors):
+        if len(like) % len(factors):
+            raise MethodError(
+                f"structure='rank1' with {weight.owner.name}",
+                f"its input has {len(like)} rows for a batch of {len(factors)} examples, which have own factors",
+                "a network whose activations keep the batch in dimension 0, or structure='weights'",
+            )
+        factors = factors.repeat_interleave(len(like) // len(factors), 0)  # rows of an example are neighbours
+    return factors.view([factors.shape[k] if k == 0 else -1 if k == channel else 1 for k in range(like.dim())])
+
+
+def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The network's output, every example with factors of its own."""
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    batch = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+    first = int(torch.randint(bnn.members, ())) if bnn.members > 1 else 0
+    weights: dict[str, Tensor] = {}
+    for key, tensor in bnn._latents():
+        assert isinstance(tensor, RankOne)
+        weights[key] = FactoredWeight.of(tensor, *tensor.rows(batch, first))
+    return bnn.run(bnn._named(weights), *args, **kwargs)

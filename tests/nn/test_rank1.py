@@ -1,0 +1,225 @@
+"""Multiplicative noise: the right network for every example, one network per draw, its KL, members, refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from tests.conftest import seeded, z_score
+from torch import nn
+
+import mcrepar
+from mcrepar import MethodError, ParameterError, bayesian, elbo, posterior, predict, prior
+from mcrepar.likelihoods import Normal
+from mcrepar.nn.rank1 import RankOne
+
+D = torch.float64
+LAYERS = {
+    "linear": (lambda: nn.Linear(6, 4), (6,)),
+    "linear over tokens": (lambda: nn.Linear(6, 4), (5, 6)),
+    "conv1d": (lambda: nn.Conv1d(6, 4, 3, stride=2, padding=1), (6, 9)),
+    "conv2d, groups": (lambda: nn.Conv2d(6, 4, 3, groups=2, padding=1, padding_mode="circular"), (6, 5, 5)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2, bias=False), (2, 3, 3, 3)),
+    "transposed": (lambda: nn.ConvTranspose1d(6, 4, 3, groups=2, stride=2, output_padding=1), (6, 5)),
+    "transposed 2d": (lambda: nn.ConvTranspose2d(3, 2, 2), (3, 4, 4)),
+}
+
+
+def layer(name: str) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    return make().to(D), torch.randn(3, *shape, dtype=D, generator=seeded(1))
+
+
+def only(bnn: mcrepar.BayesianModule) -> RankOne:
+    (tensor,) = bnn.random.values()
+    assert isinstance(tensor, RankOne)
+    return tensor
+
+
+def rows_of_a_seed(bnn: mcrepar.BayesianModule, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    return only(bnn).rows(batch)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_example_has_a_network_of_its_own(name):
+    """bnn(x) row by row is the plain layer with the weight Wbar o (r s^T) of that row's factors, groups included."""
+    net, x = layer(name)
+    bnn = bayesian(net, structure="rank1", start_std=0.5)
+    r, s = rows_of_a_seed(bnn, len(x), 5)
+    torch.manual_seed(5)
+    out = bnn(x)
+    for b in range(len(x)):
+        with bnn.frozen({"weight": only(bnn)._times(r[b], s[b])}):
+            torch.testing.assert_close(out[b : b + 1], bnn(x[b : b + 1]))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_weight_of_a_draw_has_a_factor_per_unit(name):
+    """Against the definition: doubling the factor of one output (input) doubles what comes out (goes in) there."""
+    net, x = layer(name)
+    plain = copy.deepcopy(net)
+    tensor = only(bayesian(net, structure="rank1"))
+    r, s = (torch.ones(len(tensor.outputs[0].log_scale), dtype=D), torch.ones(len(tensor.inputs[0].log_scale), dtype=D))
+    torch.testing.assert_close(tensor._times(r, s), plain.weight)
+    channel = -1 if isinstance(plain, nn.Linear) else 1
+    r[1], s[2 % len(s)] = 2.0, 3.0
+    changed = x.clone()
+    changed.select(channel, 2 % len(s)).mul_(3.0)
+    bias = plain.bias.detach() if plain.bias is not None else torch.zeros(len(r), dtype=D)
+    expected = plain(changed) - bias.view([-1 if k in (channel, x.dim() + channel) else 1 for k in range(x.dim())])
+    expected.select(channel, 1).mul_(2.0)
+    plain.weight.data = tensor._times(r, s).detach()
+    plain.bias = None
+    torch.testing.assert_close(plain(x), expected)
+
+
+def test_one_example_without_a_batch():
+    for name in ("linear", "conv2d, groups", "transposed"):
+        net, x = layer(name)
+        bnn = bayesian(net, structure="rank1")
+        assert bnn(x[0]).shape == bnn.to_module()(x[0]).shape
+
+
+def test_the_spread_of_an_output_does_not_depend_on_the_batch():
+    """The variance of one output among 1 and among 64 examples, 4,000 samples each; |z| < 5 fails by chance: 6e-7."""
+    net, x = layer("linear")
+    bnn = bayesian(net, structure="rank1", start_std=0.3)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        alone = torch.cat([bnn(x[:1]) for _ in range(4000)])
+        among = torch.cat([bnn(x[:1].expand(64, -1)) for _ in range(63)])[:4000]
+    squares = (alone - alone.mean(0)).square()
+    assert float(z_score(squares, (among - alone.mean(0)).square().mean(0)).abs().max()) < 5 * math.sqrt(2)
+
+
+def test_gradients_are_those_of_the_formula():
+    """Of Wbar, the bias, loc and log_scale, against plain autograd on the same factors."""
+    net, x = layer("conv2d, groups")
+    bnn = bayesian(net, structure="rank1", start_std=0.5)
+    tensor = only(bnn)
+    torch.manual_seed(3)
+    found = torch.autograd.grad(bnn(x).square().sum(), list(bnn.parameters()))
+    r, s = rows_of_a_seed(bnn, len(x), 3)
+    plain = copy.deepcopy(net)
+    outputs = []
+    for b in range(len(x)):
+        weights = {"weight": tensor._times(r[b], s[b]), "bias": bnn.net.bias}
+        outputs.append(torch.func.functional_call(bnn.to_module(), weights, x[b : b + 1]))
+    expected = torch.autograd.grad(torch.cat(outputs).square().sum(), list(bnn.parameters()))
+    assert plain.bias is not None
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_kl_is_that_of_the_factors_and_the_mean_over_members():
+    net, _ = layer("linear")
+    for members in (1, 3):
+        torch.manual_seed(1)
+        bnn = bayesian(
+            copy.deepcopy(net), structure="rank1", prior=prior("normal", loc=1.0, scale=0.2), members=members
+        )
+        parts = [
+            torch.distributions.kl_divergence(
+                torch.distributions.Normal(t.loc, t.log_scale.exp()), torch.distributions.Normal(1.0, 0.2)
+            ).sum()
+            for t in only(bnn).factors
+        ]
+        assert len(parts) == 2 * members
+        torch.testing.assert_close(bnn.kl(), sum(parts) / members)
+
+
+def test_members_take_turns_among_examples_and_draws():
+    """With factors that hardly vary, the examples of a batch are spread evenly over the members, and so are draws."""
+    net, x = layer("linear")
+    bnn = bayesian(net, structure="rank1", start_std=1e-9, members=2)
+    one = x[:1].expand(8, -1)
+    with torch.no_grad():
+        out = bnn(one)
+        torch.testing.assert_close(out[0::2], out[:1].expand(4, -1))
+        torch.testing.assert_close(out[1::2], out[1:2].expand(4, -1))
+        assert not torch.allclose(out[0], out[1])
+        samples = predict(bnn, x[:1], draws=4).samples[:, 0]
+    torch.testing.assert_close(samples[0], samples[2])
+    torch.testing.assert_close(samples[1], samples[3])
+    assert not torch.allclose(samples[0], samples[1])
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "logistic", "radial", "lognormal", "gamma", "weibull", "erlang"])
+def test_families_begin_near_one_with_the_wanted_noise(name):
+    """Mean 1 and relative standard deviation 0.1 of every factor, from their moments."""
+    net, _ = layer("linear")
+    tensor = only(bayesian(net, name, structure="rank1", start_std=0.1))
+    for latent in tensor.factors:
+        q = latent.posterior
+        torch.testing.assert_close(q.mean.detach(), torch.ones_like(q.mean))
+        torch.testing.assert_close(q.stddev.detach(), torch.full_like(q.mean, 0.1), rtol=0.01, atol=0)
+
+
+def test_it_trains_saves_and_loads(tmp_path):
+    """A step changes all parameters; a saved network has the same KL and draws; a state_dict restores the prior."""
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)).to(D)
+    empty = copy.deepcopy(net)
+    bnn = bayesian(net, structure="rank1", prior=prior("normal", loc=1.0, scale=0.3), members=2)
+    before = [p.detach().clone() for p in bnn.parameters()]
+    x, y = torch.randn(20, 3, dtype=D, generator=seeded(1)), torch.randn(20, 1, dtype=D, generator=seeded(2))
+    optimizer = torch.optim.Adam(bnn.parameters(), 0.01)
+    elbo(bnn, Normal(), x, y, data_size=20).loss.backward()
+    optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, bnn.parameters(), strict=True))
+    mcrepar.save(bnn, tmp_path / "model")
+    same = mcrepar.load(tmp_path / "model", copy.deepcopy(empty))
+    assert same.kl() == bnn.kl()
+    for name, w in same.draw(seeded(4)).items():
+        assert torch.equal(w, bnn.draw(seeded(4))[name])
+    other = bayesian(copy.deepcopy(empty), structure="rank1", members=2)
+    other.load_state_dict(bnn.state_dict())
+    assert other.kl() == bnn.kl()
+
+
+def test_rows_of_one_example_share_its_factors():
+    """A network that folds tokens into the batch: (batch * tokens, features), neighbours being of one example."""
+    net = nn.Sequential(nn.Flatten(0, 1), nn.Linear(6, 4)).to(D)
+    bnn = bayesian(net, structure="rank1", start_std=0.5)
+    out = bnn(torch.ones(3, 5, 6, dtype=D)).unflatten(0, (3, 5))
+    torch.testing.assert_close(out, out[:, :1].expand_as(out))
+    assert not torch.allclose(out[0], out[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bayesian(nn.LSTM(3, 4), structure="rank1"), r"weight_ih_l0.*a parameter of LSTM"),
+        (lambda: bayesian(nn.Linear(3, 4), structure="rank2"), "no such structure; use 'weights' or 'rank1'"),
+        (lambda: bayesian(nn.Linear(3, 4), members=2), "only factors have members"),
+        (lambda: bayesian(nn.Linear(3, 4), structure="rank1", forward="local"), "every example has factors of its own"),
+        (lambda: bayesian(nn.Linear(3, 4), "exponential", structure="rank1"), "could not be made smaller"),
+        (lambda: bayesian(nn.Linear(3, 4), "loggamma", structure="rank1"), "could not be made smaller"),
+        (lambda: bayesian(nn.Linear(3, 4), posterior("horseshoe", slab=None), structure="rank1"), "it has no mean"),
+        (lambda: bayesian(nn.Linear(3, 4), prior="mixture", structure="rank1"), "no location to put there"),
+        (
+            lambda: bayesian(nn.Linear(3, 4), structure="rank1", pretrained=True),
+            "relative to the network's own weights",
+        ),
+        (lambda: bayesian(nn.Linear(3, 4), structure="rank1", select="bias"), "no weight of a dense or convolutional"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises((MethodError, ParameterError), match=message):
+        make()
+
+
+def test_rows_that_are_no_multiple_of_the_batch_are_refused():
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.linear(x.reshape(-1, 2))
+
+    with pytest.raises(MethodError, match=r"linear\.weight.*its input has 3 rows for a batch of 2 examples"):
+        bayesian(Folded(), structure="rank1")(torch.ones(2, 3))
