@@ -6,12 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from quality_tasks import Parts, Task
 from torch import Tensor, nn
+
+import mcrepar
 
 WARM_UP = 0.05  # of the steps
 
