@@ -1,6 +1,7 @@
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 READY := .venv/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint docs bench clean
 
@@ -27,7 +28,9 @@ clean:
 	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(READY): pyproject.toml constraints.txt
+# LOCKED=1 installs the very files of requirements.lock, by their hashes (Python 3.11 on Linux)
+$(READY): pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers]"
+	$(INSTALL) $(if $(LOCKED),--no-deps torch,-e ".[dev,peers]")
+	$(if $(LOCKED),$(INSTALL) --no-deps --require-hashes -r requirements.lock && $(INSTALL) --no-deps -e .)
 	touch $@

@@ -119,7 +119,7 @@ class Store:
             "key": part.key,
             "fingerprint": self.fingerprint,
             "seconds": seconds,
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "machine": machine(),
             "measured": measured,
         }

@@ -135,7 +135,7 @@ class RunFolder:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _surroundings(config: TrainConfig) -> dict[str, Any]:
