@@ -76,6 +76,7 @@ class PriorRow:
         optimal: the values that minimise the KL to a posterior, where they have a closed form, by parameter.
         lengths: the parameters that may be given relative to the size of a network's weights.
         learned: whether a network may learn its parameters.
+        around_one: parameters that put it around 1 with about this standard deviation, for a prior over factors.
         aliases: other spellings.
     """
 
@@ -91,6 +92,7 @@ class PriorRow:
     optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
     lengths: tuple[str, ...] = ()
     learned: bool = True
+    around_one: Callable[[float], Mapping[str, float]] | None = None
     aliases: tuple[str, ...] = ()
 
 

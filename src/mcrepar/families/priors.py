@@ -181,6 +181,10 @@ LOC, SCALE, RATE = (
 )
 
 
+def _at_one(std: float) -> dict[str, float]:
+    return {"loc": 1.0, "scale": std}
+
+
 def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
     return Parameter("concentration", constraint, default)
 
@@ -188,19 +192,19 @@ def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
 _ROWS = (
     PriorRow("normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"),
              generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian"),
-             optimal={"scale": _deviation}, lengths=("scale",)),
+             optimal={"scale": _deviation}, lengths=("scale",), around_one=_at_one),
     PriorRow("hierarchical", (Parameter("scale", POSITIVE, 0.05), Parameter("loc_scale", POSITIVE, 0.3)),
              _hierarchical, _real, lengths=("scale", "loc_scale"), learned=False, aliases=("hierarchical_normal",)),
     PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
         (Term(Monomial(1.0, absolute=True), -1 / v["scale"], v["loc"]),), -_log(v["scale"]) - math.log(2)),
-             _real, ("location-scale",), like=td.Laplace, lengths=("scale",)),
-    PriorRow("logistic", (LOC, SCALE), _logistic, _real, ("location-scale",), lengths=("scale",)),
+             _real, ("location-scale",), like=td.Laplace, lengths=("scale",), around_one=_at_one),
+    PriorRow("logistic", (LOC, SCALE), _logistic, _real, ("location-scale",), lengths=("scale",), around_one=_at_one),
     PriorRow("error", (LOC, SCALE, Parameter("power", POSITIVE, 1.5)), _error, _real, ("scaling",),
              lengths=("scale",)),
     PriorRow("student_t", (Parameter("df", POSITIVE, 4.0), LOC, SCALE), _student_t, _real, like=td.StudentT,
-             lengths=("scale",), aliases=("student", "t")),
+             lengths=("scale",), around_one=_at_one, aliases=("student", "t")),
     PriorRow("cauchy", (LOC, SCALE), lambda v: _student(1.0, v["loc"], v["scale"], -math.log(math.pi)),
-             _real, like=td.Cauchy, lengths=("scale",)),
+             _real, like=td.Cauchy, lengths=("scale",), around_one=_at_one),
     PriorRow("mixture", (Parameter("mix", UNIT, 0.5), Parameter("scale1", POSITIVE, 1.0),
                          Parameter("scale2", POSITIVE, 0.1)), _mixture, _real,
              lengths=("scale1", "scale2"), aliases=("scale_mixture",)),
@@ -218,14 +222,16 @@ _ROWS = (
     PriorRow("chi_squared", (Parameter("df", POSITIVE, 3.0),), lambda v: LogDensity(
         (Term(LOG, v["df"] / 2 - 1), Term(W, -0.5)), -v["df"] / 2 * math.log(2) - _lgamma(v["df"] / 2)),
              groups=("scaling",), like=td.Chi2, aliases=("chi2",)),
-    PriorRow("gamma", (_concentration(2.0), RATE), _gamma, groups=("scaling",), like=td.Gamma),
+    PriorRow("gamma", (_concentration(2.0), RATE), _gamma, groups=("scaling",), like=td.Gamma,
+             around_one=lambda std: {"concentration": std**-2, "rate": std**-2}),
     PriorRow("erlang", (_concentration(2.0, WHOLE), RATE), _gamma, groups=("scaling",)),
     PriorRow("inverse_gamma", (_concentration(2.0), RATE), lambda v: LogDensity(
         (Term(LOG, -v["concentration"] - 1), Term(INVERSE, -v["rate"])),
         v["concentration"] * _log(v["rate"]) - _lgamma(v["concentration"])),
              groups=("scaling",), like=td.InverseGamma),
     PriorRow("weibull", (_concentration(1.5), SCALE), _weibull, groups=("scaling",), like=td.Weibull),
-    PriorRow("lognormal", (LOC, SCALE), _lognormal, groups=("scaling",), like=td.LogNormal),
+    PriorRow("lognormal", (LOC, SCALE), _lognormal, groups=("scaling",), like=td.LogNormal,
+             around_one=lambda std: {"loc": 0.0, "scale": std}),
     PriorRow("pareto", (SCALE, Parameter("alpha", POSITIVE, 1.0)), lambda v: LogDensity(
         (Term(LOG, -v["alpha"] - 1),), _log(v["alpha"]) + v["alpha"] * _log(v["scale"])),
              lambda v: Interval(_largest(v["scale"]), math.inf),

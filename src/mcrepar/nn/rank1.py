@@ -172,17 +172,14 @@ def _relative_std(noise: Any) -> float:
 def factor_prior(name: str) -> Prior:
     """A prior over factors by its name: around 1, with a standard deviation of FACTOR_STD or near it."""
     p = prior(name)
-    if p.name == "lognormal":
-        return prior(name, loc=0.0, scale=FACTOR_STD)
-    if p.name == "gamma":
-        return prior(name, concentration=FACTOR_STD**-2, rate=FACTOR_STD**-2)
-    if not {"loc", "scale"} <= p.values.keys():
+    assert p.row is not None
+    if p.row.around_one is None:
         raise MethodError(
             f"structure='rank1' with prior {p.name!r} by its name",
             "a factor is near 1, and this family has no location to put there",
             f"mcrepar.prior({p.name!r}, ...) with its parameters, or 'normal'",
         )
-    return prior(name, loc=1.0, scale=FACTOR_STD)
+    return prior(name, **p.row.around_one(FACTOR_STD))
 
 
 def check_factors(place: Place, options: Options) -> None:
