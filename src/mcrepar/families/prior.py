@@ -92,7 +92,7 @@ class PriorRow:
     optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
     lengths: tuple[str, ...] = ()
     learned: bool = True
-    around_one: Callable[[float], Mapping[str, float]] | None = None
+    around_one: Callable[[float], Mapping[str, Any]] | None = None
     aliases: tuple[str, ...] = ()
 
 
