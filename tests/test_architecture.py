@@ -20,6 +20,7 @@ LAYERS = {
     "likelihoods": 1,
     "objective": 3,
     "prediction": 3,
+    "optim": 3,
     "paper": 4,
     "training": 4,
     "experiments": 5,

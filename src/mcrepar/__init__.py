@@ -40,6 +40,7 @@ _MODULES = (
     "metrics",
     "models",
     "nn",
+    "optim",
     "paper",
     "plots",
     "training",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mcrepar import metrics as metrics
     from mcrepar import models as models
     from mcrepar import nn as nn
+    from mcrepar import optim as optim
     from mcrepar import paper as paper
     from mcrepar import plots as plots
     from mcrepar import training as training

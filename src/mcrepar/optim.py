@@ -1,0 +1,202 @@
+"""Optimizers for posteriors: natural gradients of location-scale families, and parameter groups for Adam.
+
+For W = loc + scale * xi the Fisher information is proportional to 1 / scale^2 in loc and constant in log scale, and
+diagonal for symmetric noise. A natural step divides the gradient by it:
+
+    log scale <- log scale - scale_lr / c * data_size * dloss/dlog scale
+    loc       <- loc - lr * (scale / initial scale)^2 * average of dloss/dloc
+
+For the Normal family this is IVON's update up to second order in the step of the scale; other families have their c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.families.noises import Noise
+from mcrepar.kl.estimator import whole_number
+from mcrepar.nn.latent import Latent
+from mcrepar.nn.module import random_parts
+
+SCALE_RATE = 10.0  # the learning rate of a log scale over that of a mean, for Adam
+
+
+def latents(net: nn.Module) -> Iterator[Latent]:
+    """Every tensor of random numbers in a network, weights or factors."""
+    for part in random_parts(net, "an optimizer of"):
+        yield from (module for module in part.modules() if isinstance(module, Latent))
+
+
+def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for any torch optimizer, with a learning rate of their own for the scales of posteriors.
+
+    Adam moves a parameter by at most its learning rate in a step. A log scale has a long way to go, and would hardly
+    leave its initial value within the steps that suffice for the means.
+
+    Args:
+        net: a Bayesian neural network, or a network with Bayesian parts.
+        lr: of means and of parameters that are not random.
+        scale_lr: of log scales; None is 10 times `lr`.
+
+    >>> from mcrepar import bayesian
+    >>> bnn = bayesian(nn.Linear(2, 1))
+    >>> [(len(group["params"]), group["lr"]) for group in groups(bnn, 1e-3)]
+    [(2, 0.001), (2, 0.01)]
+    """
+    scales = [latent.log_scale for latent in latents(net)]
+    ours = {id(p) for p in scales}
+    others = [p for p in net.parameters() if id(p) not in ours]
+    rate = SCALE_RATE * lr if scale_lr is None else scale_lr
+    found = [{"params": others, "lr": lr}, {"params": scales, "lr": rate, "weight_decay": 0.0}]
+    return [group for group in found if group["params"]]
+
+
+class NaturalGradient(torch.optim.Optimizer):
+    """Natural-gradient descent on the posteriors of a network, SGD with momentum on all its other parameters.
+
+    Used after `elbo(...).loss.backward()` as any torch optimizer, with every forward. It keeps one buffer per mean and
+    per other parameter, and none per scale.
+
+    Args:
+        net: a Bayesian neural network whose posteriors have a location; other families are refused by name.
+        lr: of means and of other parameters; for means it is the learning rate of SGD while scales are what they were.
+        data_size: the number of training examples, as in `elbo`.
+        momentum: of the averaged gradient of means (debiased) and of other parameters.
+        scale_lr: the natural learning rate of log scales, from 1e-5 to 1e-3.
+        weight_decay: of parameters that are not random, whose prior it is.
+        max_scale_step: the largest change of a log scale in one step.
+
+    >>> from mcrepar import bayesian, elbo
+    >>> from mcrepar.likelihoods import Normal
+    >>> bnn = bayesian(nn.Linear(3, 1), "normal")
+    >>> optimizer = NaturalGradient(bnn, lr=0.1, data_size=100)
+    >>> elbo(bnn, Normal(), torch.zeros(8, 3), torch.zeros(8, 1), data_size=100).loss.backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: float = 0.1,
+        *,
+        data_size: int,
+        momentum: float = 0.9,
+        scale_lr: float = 1e-4,
+        weight_decay: float = 0.0,
+        max_scale_step: float = 0.1,
+    ) -> None:
+        size = whole_number("data_size", data_size)
+        for name, value in (("lr", lr), ("scale_lr", scale_lr), ("weight_decay", weight_decay)):
+            if not value >= 0:
+                raise ParameterError(f"NaturalGradient({name}={value})", "it is negative", "a number of at least 0")
+        if not 0 <= momentum < 1:
+            raise ParameterError(f"NaturalGradient(momentum={momentum})", "it is no share below 1", "0.9")
+        found = list(latents(net))
+        for latent in found:
+            _check(latent)
+        scales = [latent.log_scale for latent in found]
+        means = [latent.loc for latent in found if latent.loc is not None]
+        ours = {id(p) for p in (*scales, *means)}
+        plain = [p for p in net.parameters() if id(p) not in ours]
+        kinds = [
+            {"params": scales, "kind": "scale", "lr": scale_lr, "data_size": size, "largest": max_scale_step},
+            {"params": means, "kind": "mean", "lr": lr, "momentum": momentum},
+            {"params": plain, "kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+        ]
+        defaults = {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__([group for group in kinds if group["params"]], defaults)
+        self.curvatures: dict[Tensor, float] = {
+            latent.log_scale: _curvature(latent.posterior.noise) for latent in found
+        }
+        for latent in found:
+            if latent.loc is not None:  # as a number, which a state_dict carries
+                self.state[latent.loc]["initial_log_scale"] = float(latent.log_scale.detach().mean())
+        self.scales: dict[Tensor, Tensor] = {t.loc: t.log_scale for t in found if t.loc is not None}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step, scales before means; parameters without a gradient stay as they are.
+
+        Args:
+            closure: computes the loss anew, as in every torch optimizer.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            if moved:
+                {"scale": self._move_scales, "mean": self._move_means, "plain": self._move_plain}[group["kind"]](
+                    group, moved
+                )
+        return loss
+
+    def _move_scales(self, group: dict[str, Any], scales: list[Tensor]) -> None:
+        steps = torch._foreach_mul(_gradients(scales), group["lr"] * group["data_size"])
+        torch._foreach_div_(steps, [self.curvatures[p] for p in scales])
+        torch._foreach_clamp_min_(steps, -group["largest"])
+        torch._foreach_clamp_max_(steps, group["largest"])
+        torch._foreach_sub_(scales, steps)
+
+    def _move_means(self, group: dict[str, Any], means: list[Tensor]) -> None:
+        average, debias = self._averaged(means, _gradients(means), group["momentum"])
+        # (scale / initial scale)^2 is the inverse Fisher information, relative to where training began
+        ways = torch._foreach_sub([self.scales[p] for p in means], [self.state[p]["initial_log_scale"] for p in means])
+        torch._foreach_mul_(ways, 2.0)
+        torch._foreach_exp_(ways)
+        torch._foreach_mul_(ways, average)
+        torch._foreach_mul_(ways, [group["lr"] / d for d in debias])
+        torch._foreach_sub_(means, ways)
+
+    def _move_plain(self, group: dict[str, Any], plain: list[Tensor]) -> None:
+        gradients = _gradients(plain)
+        if group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, plain, alpha=group["weight_decay"]))
+        average, debias = self._averaged(plain, gradients, group["momentum"])
+        torch._foreach_sub_(plain, torch._foreach_mul(average, [group["lr"] / d for d in debias]))
+
+    def _averaged(
+        self, parameters: list[Tensor], gradients: list[Tensor], momentum: float
+    ) -> tuple[list[Tensor], list[float]]:
+        """The running average of gradients, and what to divide it by for its first steps."""
+        for p in parameters:
+            state = self.state[p]
+            if "average" not in state:
+                state["average"], state["steps"] = torch.zeros_like(p), 0
+            state["steps"] += 1
+        average = [self.state[p]["average"] for p in parameters]
+        torch._foreach_lerp_(average, gradients, 1 - momentum)
+        return average, [1 - momentum ** self.state[p]["steps"] for p in parameters]
+
+
+def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def _check(latent: Latent) -> None:
+    q = latent.options.posterior
+    if latent.loc is None:
+        why = "it learns no location, so its scale moves the mean as well as the noise"
+    elif not q.noise.finite(2.0):
+        why = "its Fisher information is infinite"
+    else:
+        return
+    raise MethodError(f"NaturalGradient with posterior {q.name!r} of {latent.name}", why, "torch.optim.Adam")
+
+
+@lru_cache(maxsize=256)
+def _curvature(noise: Noise) -> float:
+    """The Fisher information of log scale, E (1 + xi d log q0 / d xi)^2: 2 for Normal, 1 for Laplace noise."""
+    if noise.joint:  # Radial's is infinite: that of a Normal weight with its standard deviation
+        return 2.0
+    nodes, weights = noise.nodes()
+    xi = torch.tensor(nodes, requires_grad=True)
+    (slope,) = torch.autograd.grad(noise.log_density(xi).sum(), xi)
+    return float(torch.tensor(weights) @ (1 + xi.detach() * slope).square())

@@ -1,0 +1,188 @@
+"""NaturalGradient against IVON's published update, exact posteriors and quadrature; groups for Adam."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from tests.conftest import seeded
+from torch import nn
+
+import mcrepar
+from mcrepar import MethodError, ParameterError, bayesian, elbo, likelihoods, prior
+from mcrepar.nn.latent import Latent
+from mcrepar.optim import NaturalGradient, _curvature, groups
+
+D = torch.float64
+
+
+def only(bnn: mcrepar.BayesianModule) -> Latent:
+    (latent,) = bnn.random.values()
+    assert isinstance(latent, Latent)
+    return latent
+
+
+def test_one_step_is_ivons():
+    """Precision N (h + delta) first, then the mean by it; momentum 0; equal to second order in the scale's rate."""
+    size, delta, sigma, lr, rho = 1000, 1e-3, 0.05, 0.1, 1e-4
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Linear(4, 3, bias=False).to(D), "normal", prior("normal", scale=(size * delta) ** -0.5))
+    latent = only(bnn)
+    latent.log_scale.data.fill_(math.log(sigma))
+    optimizer = NaturalGradient(bnn, lr, data_size=size, momentum=0.0, scale_lr=rho)
+    loc, xi = latent.loc.detach().clone(), torch.randn(3, 4, dtype=D, generator=seeded(1))
+    gradient = torch.randn(3, 4, dtype=D, generator=seeded(2))  # of the mean negative log-likelihood, at loc + sigma xi
+    latent.loc.grad, latent.log_scale.grad = gradient.clone(), gradient * sigma * xi
+    (bnn.kl() / size).backward()
+    optimizer.step()
+    h = 1 / (size * sigma**2) - delta
+    estimate = gradient * xi / sigma
+    h_new = (1 - rho) * h + rho * estimate + rho**2 * (h - estimate) ** 2 / (2 * (h + delta))
+    h0 = h + delta  # lr counts in units of the first curvature
+    torch.testing.assert_close(latent.log_scale.exp(), 1 / (size * (h_new + delta)).sqrt(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        latent.loc, loc - lr * h0 * (gradient + delta * loc) / (h_new + delta), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_it_finds_the_exact_posterior_of_linear_regression():
+    """With orthogonal inputs the posterior is a product of Normals, which the mean-field family holds."""
+    size, noise = 64, 0.5
+    x = torch.linalg.qr(torch.randn(size, 3, dtype=D, generator=seeded(1)))[0] * math.sqrt(size)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=D) + noise * torch.randn(size, 1, dtype=D, generator=seeded(2))
+    precision = size / noise**2 + 1
+    expected = (x.T @ y).T / noise**2 / precision
+    bnn = bayesian(nn.Linear(3, 1, bias=False).to(D), "normal", "normal", forward="local")
+    likelihood = likelihoods.Normal(noise)
+    optimizer = NaturalGradient(bnn, 0.002, data_size=size, momentum=0.5, scale_lr=0.05)
+    torch.manual_seed(3)
+    for _ in range(400):
+        optimizer.zero_grad()
+        elbo(bnn, likelihood, x, y, data_size=size, last_layer_draws="exact").loss.backward()
+        optimizer.step()
+    latent = only(bnn)
+    torch.testing.assert_close(latent.loc.detach(), expected, rtol=1e-6, atol=1e-8)
+    found = latent.log_scale.detach().exp()
+    torch.testing.assert_close(found, torch.full_like(found, precision**-0.5), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("name", "law"), [("laplace", stats.laplace), ("logistic", stats.logistic)])
+def test_it_minimises_the_bound_of_other_families(name, law):
+    """One weight, a Normal likelihood of one number: the minimum over (loc, scale) by scipy and by these steps."""
+    target, noise, nodes = 0.7, 0.3, law.ppf((np.arange(4000) + 0.5) / 4000)
+
+    def bound(parameters: np.ndarray) -> float:
+        w = parameters[0] + math.exp(parameters[1]) * nodes
+        entropy = float(law.entropy()) + parameters[1]
+        return float(-entropy - np.mean(stats.norm(0, 1).logpdf(w)) - np.mean(stats.norm(w, noise).logpdf(target)))
+
+    best = optimize.minimize(bound, [0.0, -1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13}).x
+    bnn = bayesian(nn.Linear(1, 1, bias=False).to(D), name, "normal")
+    latent = only(bnn)
+    optimizer = NaturalGradient(bnn, 0.0, data_size=1, momentum=0.0, scale_lr=0.1)
+    optimizer.param_groups[1]["lr"] = 0.02 * math.exp(-2 * (best[1] - float(latent.log_scale.detach())))
+    xi = torch.tensor(nodes)
+    for _ in range(800):
+        optimizer.zero_grad()
+        w = latent.loc.flatten() + latent.log_scale.flatten().exp() * xi
+        (bnn.kl() + 0.5 * ((target - w) / noise).square().mean()).backward()
+        optimizer.step()
+    found = [float(latent.loc.detach()), float(latent.log_scale.detach())]
+    assert found == pytest.approx(list(best), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("normal", 2.0), ("laplace", 1.0), ("logistic", (3 + math.pi**2) / 9), ("lognormal", 2.0)]
+)
+def test_curvatures_of_the_log_scale(name, expected):
+    assert _curvature(mcrepar.posterior(name).noise) == pytest.approx(expected, rel=1e-6)
+
+
+def network(posterior: str = "normal", **options) -> mcrepar.BayesianModule:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    return bayesian(net, posterior, **options)
+
+
+def train(bnn, optimizer, steps, scheduler=None):
+    x, y = torch.randn(32, 3, generator=seeded(1)), torch.randn(32, 1, generator=seeded(2))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        e = elbo(bnn, likelihoods.Normal(), x, y, data_size=32)
+        e.loss.backward()
+        nn.utils.clip_grad_norm_(bnn.parameters(), 1.0)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return float(e.loss.detach())
+
+
+@pytest.mark.parametrize("options", [{}, {"forward": "flipout"}, {"structure": "rank1"}, {"posterior": "radial"}])
+def test_it_trains_with_every_forward_and_scheduler(options):
+    bnn = network(**options)
+    optimizer = NaturalGradient(bnn, 0.05, data_size=32, scale_lr=1e-3, weight_decay=1e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+    torch.manual_seed(1)
+    first = train(bnn, optimizer, 1)
+    assert train(bnn, optimizer, 59, scheduler) < first
+    assert all(bool(p.isfinite().all()) for p in bnn.parameters())
+
+
+def test_a_state_dict_resumes_to_the_same_bits():
+    bnn = network()
+    optimizer = NaturalGradient(bnn, 0.05, data_size=32)
+    torch.manual_seed(1)
+    train(bnn, optimizer, 5)
+    twin = copy.deepcopy(bnn)
+    other = NaturalGradient(twin, 0.05, data_size=32)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for model, stepper in ((bnn, optimizer), (twin, other)):
+        torch.manual_seed(2)
+        train(model, stepper, 5)
+    assert all(torch.equal(a, b) for a, b in zip(bnn.parameters(), twin.parameters(), strict=True))
+
+
+def test_the_largest_change_of_a_scale():
+    bnn = network()
+    optimizer = NaturalGradient(bnn, 0.0, data_size=32, scale_lr=1e6, max_scale_step=0.02)
+    before = [latent.log_scale.detach().clone() for latent in bnn.random.values()]
+    train(bnn, optimizer, 1)
+    for old, latent in zip(before, bnn.random.values(), strict=True):
+        assert float((latent.log_scale.detach() - old).abs().max()) == pytest.approx(0.02, rel=1e-4)
+
+
+def test_groups_let_scales_move():
+    """After 100 steps of Adam the scales have moved by up to 100 of their own learning rates, not of the means'."""
+    for rate, least, most in ((None, 0.3, 1.01), (1e-3, 0.03, 0.101)):
+        bnn = network()
+        before = [latent.log_scale.detach().clone() for latent in bnn.random.values()]
+        torch.manual_seed(1)
+        train(bnn, torch.optim.Adam(groups(bnn, 1e-3, rate)), 100)
+        pairs = zip(before, bnn.random.values(), strict=True)
+        moved = max(float((latent.log_scale.detach() - old).abs().max()) for old, latent in pairs)
+        assert least < moved < most
+    assert sum(len(group["params"]) for group in groups(bnn, 1e-3)) == len(list(bnn.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: NaturalGradient(network("gamma", signs="keep"), data_size=3), MethodError, "learns no location"),
+        (
+            lambda: NaturalGradient(network(mcrepar.posterior("horseshoe", slab=None), prior="cauchy"), data_size=3),
+            MethodError,
+            "Fisher information is infinite",
+        ),
+        (lambda: NaturalGradient(nn.Linear(2, 1), data_size=3), ParameterError, "nothing in it is Bayesian"),
+        (lambda: NaturalGradient(network(), data_size=0), ParameterError, "data_size"),
+        (lambda: NaturalGradient(network(), data_size=3, momentum=1.0), ParameterError, "momentum"),
+        (lambda: NaturalGradient(network(), -1.0, data_size=3), ParameterError, "lr=-1"),
+    ],
+)
+def test_refusals(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
