@@ -39,7 +39,7 @@ def only(bnn: mcrepar.BayesianModule) -> RankOne:
     return tensor
 
 
-def rows_of_a_seed(bnn: mcrepar.BayesianModule, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows_of_a_seed(bnn, batch, seed):
     torch.manual_seed(seed)
     return only(bnn).rows(batch)
 
@@ -75,6 +75,23 @@ def test_the_weight_of_a_draw_has_a_factor_per_unit(name):
     plain.weight.data = tensor._times(r, s).detach()
     plain.bias = None
     torch.testing.assert_close(plain(x), expected)
+
+
+def test_an_embedding_has_factors_of_its_features():
+    """Every example has its own, the row of the padding stays 0, and a draw is one embedding."""
+    torch.manual_seed(0)
+    plain = nn.Embedding(7, 4, padding_idx=0).to(D)
+    words = torch.tensor([[1, 2, 0], [1, 2, 0]])
+    bnn = bayesian(copy.deepcopy(plain), structure="rank1", start_std=0.5)
+    r, s = rows_of_a_seed(bnn, 2, 5)
+    assert s is None
+    torch.manual_seed(5)
+    out = bnn(words)
+    torch.testing.assert_close(out, plain(words) * r[:, None, :])
+    torch.testing.assert_close(bnn.to_module(bnn.draw())(words)[:, 2], torch.zeros(2, 4, dtype=D))
+    drawn = bnn.draw()["weight"] / plain.weight
+    torch.testing.assert_close(drawn[1:], drawn[1:2].expand(6, 4))
+    assert bnn.kl() > 0
 
 
 def test_one_example_without_a_batch():
@@ -204,7 +221,7 @@ def test_rows_of_one_example_share_its_factors():
             lambda: bayesian(nn.Linear(3, 4), structure="rank1", pretrained=True),
             "relative to the network's own weights",
         ),
-        (lambda: bayesian(nn.Linear(3, 4), structure="rank1", select="bias"), "no weight of a dense or convolutional"),
+        (lambda: bayesian(nn.Linear(3, 4), structure="rank1", select="bias"), "no weight of a layer with factors"),
     ],
 )
 def test_refusals(make, message):

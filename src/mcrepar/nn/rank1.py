@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FACTOR_STD = 0.1  # of a prior over factors that was asked for by name
 MEMBER_STD = 0.3  # of the first means of several members, which must differ
 FUNCTIONS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+LAYERS = (nn.Linear, _ConvNd, nn.Embedding)
 
 
 class RankOne(nn.Module):
@@ -50,12 +51,13 @@ class RankOne(nn.Module):
         super().__init__()
         layer, self.name, self.options = place.owners[0], place.name, options
         self.weight = nn.Parameter(place.parameter.detach().clone())
-        self.groups = layer.groups if isinstance(layer, _ConvNd) else 1
-        self.transposed = isinstance(layer, _ConvTransposeNd)
-        inputs, outputs = _units(layer)
+        self.grouped, self.by_output, self.by_input = _shapes(layer, self.weight)
+        self.members = members
         self.outputs, self.inputs = (
-            nn.ModuleList(self._factor(f"{self.name}, {side}", size, members) for _ in range(members))
-            for side, size in (("outputs", outputs), ("inputs", inputs))
+            nn.ModuleList(self._factor(f"{self.name}, {side}", math.prod(shape), members) for _ in range(members))
+            if shape
+            else nn.ModuleList()
+            for side, shape in (("outputs", self.by_output), ("inputs", self.by_input))
         )
 
     def _factor(self, name: str, size: int, members: int) -> Latent:
@@ -84,18 +86,19 @@ class RankOne(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
         """Fresh weights of one network, differentiable in Wbar and in the learned parameters of the factors."""
-        r, s = (side[member].draw(generator) for side in (self.outputs, self.inputs))  # type: ignore[operator]
-        return self._times(r, s)
+        sides = [side[member : member + 1] for side in (self.outputs, self.inputs)]
+        r, s = ([t.draw(generator) for t in side if isinstance(t, Latent)] for side in sides)
+        return self._times(r[0], s[0] if s else None)
 
     def mean(self) -> Tensor:
         """E W, the mean over members; the median of a factor stands for a mean that does not exist."""
-        pairs = zip(self.outputs, self.inputs, strict=True)
-        means = [self._times(r.mean(), s.mean()) for r, s in pairs]  # type: ignore[operator]
+        r, s = ([t.mean() for t in side if isinstance(t, Latent)] for side in (self.outputs, self.inputs))
+        means = [self._times(r[k], s[k] if s else None) for k in range(self.members)]
         return sum(means[1:], means[0]) / len(means)
 
-    def rows(self, batch: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    def rows(self, batch: int, first: int = 0) -> tuple[Tensor, Tensor | None]:
         """Factors r and s for every example of a batch, (batch, units) each; example b uses member first + b."""
-        return self._rows(self.outputs, batch, first), self._rows(self.inputs, batch, first)
+        return self._rows(self.outputs, batch, first), self._rows(self.inputs, batch, first) if self.inputs else None
 
     def _rows(self, side: nn.ModuleList, batch: int, first: int) -> Tensor:
         each = -(-(batch + first) // len(side))
@@ -104,17 +107,15 @@ class RankOne(nn.Module):
             return drawn[0]
         return torch.stack(drawn, 1).flatten(0, 1)[first : first + batch]
 
-    def _times(self, r: Tensor, s: Tensor) -> Tensor:
+    def _times(self, r: Tensor, s: Tensor | None) -> Tensor:
         """Wbar o (r s^T), per group of a convolution."""
-        ones = [1] * (self.weight.dim() - 2)
-        rows, columns = (s, r) if self.transposed else (r, s)  # transposed: (inputs, outputs of a group, ...)
-        grouped = self.weight.view(self.groups, -1, *self.weight.shape[1:])
-        return (grouped * rows.view(self.groups, -1, 1, *ones) * columns.view(self.groups, 1, -1, *ones)).flatten(0, 1)
+        whole = self.weight.view(self.grouped) * r.view(self.by_output)
+        return (whole if s is None else whole * s.view(self.by_input)).view(self.weight.shape)
 
     def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """The mean over members of KL(q || p) of their factors: by convexity a bound on that of the mixture."""
         parts = [latent.divergence(estimator, generator) for latent in self.factors]
-        return torch.stack(parts).sum() / len(self.outputs)
+        return torch.stack(parts).sum() / self.members
 
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""
@@ -129,14 +130,20 @@ class RankOne(nn.Module):
 
     def extra_repr(self) -> str:
         """The shape of the weight, and the number of members."""
-        return f"{tuple(self.weight.shape)}, members={len(self.outputs)}"
+        return f"{tuple(self.weight.shape)}, members={self.members}"
 
 
-def _units(layer: nn.Module) -> tuple[int, int]:
-    if isinstance(layer, _ConvNd):
-        return layer.in_channels, layer.out_channels
-    assert isinstance(layer, nn.Linear)
-    return layer.in_features, layer.out_features
+def _shapes(layer: nn.Module, weight: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The shapes in which a weight, the factors of its outputs and those of its inputs multiply; () for none."""
+    if isinstance(layer, nn.Embedding):
+        return tuple(weight.shape), (1, weight.shape[1]), ()  # a row is an output, and has no input
+    groups = layer.groups if isinstance(layer, _ConvNd) else 1
+    rows, columns, ones = weight.shape[0] // groups, weight.shape[1], [1] * (weight.dim() - 2)
+    by_row, by_column = (groups, rows, 1, *ones), (groups, 1, columns, *ones)
+    grouped = (groups, rows, *weight.shape[1:])
+    if isinstance(layer, _ConvTransposeNd):  # (inputs, outputs of a group, ...)
+        return grouped, by_column, by_row
+    return grouped, by_row, by_column
 
 
 # ---- what can be chosen
@@ -185,11 +192,11 @@ def factor_prior(name: str) -> Prior:
 def check_factors(place: Place, options: Options) -> None:
     """Refuse a layer or a family that cannot have factors."""
     layer = place.owners[0]
-    if not isinstance(layer, nn.Linear | _ConvNd) or place.name.rpartition(".")[2] != "weight":
+    if not isinstance(layer, LAYERS) or place.name.rpartition(".")[2] != "weight":
         raise MethodError(
             "structure='rank1'",
             f"it is a parameter of {type(layer).__name__}, which has no factors of inputs and outputs here",
-            "select=... with the weights of dense and convolutional layers, or structure='weights'",
+            "select=... with the weights of dense, convolutional and embedding layers, or structure='weights'",
         )
     if len(place.names) > 1:
         raise MethodError(
@@ -213,13 +220,11 @@ def check_factors(place: Place, options: Options) -> None:
 
 def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
     """The weights that get factors: without biases, which stay as they are."""
-    chosen = [
-        p for p in places if not (p.name.rpartition(".")[2] == "bias" and isinstance(p.owners[0], nn.Linear | _ConvNd))
-    ]
+    chosen = [p for p in places if p.name.rpartition(".")[2] != "bias" or not isinstance(p.owners[0], LAYERS)]
     if not chosen:
         raise ParameterError(
             "bayesian(net, structure='rank1')",
-            "no weight of a dense or convolutional layer is selected" if all_asked else "the network has no such layer",
+            "it selects no weight of a layer with factors" if all_asked else "the network has no layer with factors",
             "structure='weights'",
         )
     return chosen
@@ -233,10 +238,10 @@ class FactoredWeight(Tensor):
 
     owner: RankOne
     r: Tensor
-    s: Tensor
+    s: Tensor | None
 
     @classmethod
-    def of(cls, owner: RankOne, r: Tensor, s: Tensor) -> FactoredWeight:
+    def of(cls, owner: RankOne, r: Tensor, s: Tensor | None) -> FactoredWeight:
         """Wbar with the factors of every example, (batch, outputs) and (batch, inputs)."""
         weight = owner.weight.as_subclass(cls)
         weight.owner, weight.r, weight.s = owner, r, s
@@ -250,12 +255,14 @@ class FactoredWeight(Tensor):
         kwargs = kwargs or {}
         if func in FUNCTIONS:
             return _layer(func, *args, **kwargs)
+        if func is F.embedding:
+            return _embedding(*args, **kwargs)
         if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         raise MethodError(
             f"{getattr(func, '__name__', func)} on a weight with random factors",
-            "only dense and convolutional layers multiply their inputs and outputs by them",
+            "only dense, convolutional and embedding layers multiply by them",
             "structure='weights', or select=... without this weight",
         )
 
@@ -266,12 +273,20 @@ def _layer(
     """r o (Wbar (s o x)) + b, every example with its own factors."""
     channel = input.dim() - 1 if func is F.linear else input.dim() - weight.dim() + 1
     batched = input.dim() >= weight.dim()
+    assert weight.s is not None
     x = input * _shaped(weight, weight.s, input, channel, batched)
     with torch._C.DisableTorchFunctionSubclass():
         y: Tensor = func(x, weight.owner.weight, None, *rest, **named)
     channel = y.dim() - 1 if func is F.linear else channel
     y = y * _shaped(weight, weight.r, y, channel, batched)
     return y if bias is None else y + bias.to(y.dtype).view([-1 if k == channel else 1 for k in range(y.dim())])
+
+
+def _embedding(input: Tensor, weight: FactoredWeight, *rest: Any, **named: Any) -> Tensor:
+    """The rows of the examples' words, every example with its own factors of the features."""
+    with torch._C.DisableTorchFunctionSubclass():
+        y: Tensor = F.embedding(input, weight.owner.weight, *rest, **named)
+    return y * _shaped(weight, weight.r, y, y.dim() - 1, input.dim() > 0)
 
 
 def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int, batched: bool) -> Tensor:
