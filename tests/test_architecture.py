@@ -28,10 +28,17 @@ LAYERS = {
     "cli": 7,
     "__main__": 8,
 }
-EVERYWHERE = {"errors", "option_values"}  # all may import these
+EVERYWHERE = {"errors", "option_values", "user_files"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
 FAMILIES = {*POSTERIORS, *PRIORS}
-LIGHT = ("__init__", "__main__", "cli", "errors", "option_values")  # importing these must not import torch
+LIGHT = (
+    "__init__",
+    "__main__",
+    "cli",
+    "errors",
+    "option_values",
+    "user_files",
+)  # importing these must not import torch
 
 
 def part(module: str) -> str:

@@ -202,6 +202,8 @@ def test_a_label_out_of_range_says_where(binary10):
         ({b"data": images(3), b"labels": [1, 2]}, r"labels is int64 of \(2,\)"),
         ({b"data": images(3)[:, :10], b"labels": [1, 2, 3]}, r"data is uint8 of \(3, 10\)"),
         ({b"data": images(3), b"labels": [1, 2, 30]}, "label 30"),
+        ({b"data": images(3), b"labels": [[1], 2, 3]}, "labels a list, not an array and whole numbers"),
+        ({b"data": [1, 2, 3], b"labels": [1, 2, 3]}, "data is a list"),
         ([1, 2], "it holds a list"),
         ({b"data": range(3)}, "test_batch.*asks for builtins.range"),
     ],

@@ -1,4 +1,6 @@
 import inspect
+import os
+import signal
 import subprocess
 import sys
 
@@ -44,3 +46,46 @@ def test_names_and_options_are_corrected():
 def test_the_table_imports_no_torch():
     code = "import sys, mcrepar.data; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture
+def ten_seconds():
+    def late(*_):
+        pytest.fail("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+PIPES = {
+    "mnist": ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
+    "cifar10": [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"],
+    "cifar100": ["train", "test", "meta"],
+    "cifar10_c": ["labels.npy", "gaussian_noise.npy"],
+    "svhn": ["train_32x32.mat", "test_32x32.mat"],
+    "medmnist": ["adrenal.npz"],
+    "arrays": ["mine.npz"],
+    "folder": ["train/a/0.png", "test/a/0.png"],
+    "nifti": ["participants.csv"],
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.usefixtures("ten_seconds")
+def test_no_reader_waits_at_a_pipe(name, tmp_path):
+    for file in PIPES[name]:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(tmp_path / file)
+    with pytest.raises(ParameterError):
+        load(name, root=tmp_path)
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_root_that_the_system_refuses_is_named(name, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for root in (tmp_path / "loop", "x" * 5000, "a\0b"):
+        with pytest.raises(ParameterError):
+            load(name, root=root)

@@ -1,10 +1,9 @@
 import gzip
-import pickle
 
-import numpy as np
 import pytest
 
-from mcrepar.data.files import Layout, existing, find, read_bytes, read_npy
+from mcrepar.data import files
+from mcrepar.data.files import Layout, existing, find, read_bytes
 from mcrepar.errors import ParameterError
 
 LAYOUTS = (Layout(("a.bin", "b.bin"), ("inner",)), Layout(("a", "b"), ("other",)))
@@ -73,27 +72,13 @@ def test_a_damaged_gz_is_named_with_its_bytes(tmp_path):
             read_bytes(tmp_path, str(i))
 
 
-def test_an_array_is_read_and_what_is_none_is_refused(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(5))
-    assert read_npy(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-3])
-    (tmp_path / "text.npy").write_text("hello")
-    (tmp_path / "empty.npy").write_bytes(b"")
-    (tmp_path / "pickle.npy").write_bytes(pickle.dumps([1, 2]))
-    np.savez(tmp_path / "several.npz", a=np.arange(2))
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    for name, words in {
-        "cut": r"cut\.npy': its 165 bytes are no whole numpy file",
-        "text": "its 5 bytes are no whole numpy file .*start with b'hello'",
-        "empty": "its 0 bytes",
-        "pickle": "pickled objects",
-        "objects": "pickled objects, which can run code",
-        "gone": "no such file",
-    }.items():
-        with pytest.raises(ParameterError, match=words):
-            read_npy(tmp_path / f"{name}.npy")
-    with pytest.raises(ParameterError, match="several arrays"):
-        read_npy(tmp_path / "several.npz")
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED", 10_000)
+    (tmp_path / "fair.gz").write_bytes(gzip.compress(bytes(10_000)))
+    assert read_bytes(tmp_path, "fair") == bytes(10_000)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(1_000_000)))
+    with pytest.raises(ParameterError, match=r"bomb\.gz': its [\d,]+ bytes unpack to more than [\d,]+, which is no"):
+        read_bytes(tmp_path, "bomb")
 
 
 def test_a_file_in_no_folder(tmp_path):

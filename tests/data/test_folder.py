@@ -1,3 +1,7 @@
+import os
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -165,3 +169,55 @@ def test_parts_in_capitals_and_links_to_no_file(tmp_path):
         load("folder", root=tmp_path)
     with pytest.raises(ParameterError, match="it is a file"):
         load("folder", root=tmp_path / "Train" / "a" / "0.png")
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def claims(width, height):
+    """A PNG that says to have so many pixels, and has almost none."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"\0" * 1000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [50_000, 10_000])  # pillow refuses the one and warns of the other
+def test_too_many_pixels_are_refused_before_they_are_decoded(tmp_path, side):
+    path = tmp_path / "test" / "a" / "0.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(claims(side, side))
+    with pytest.raises(ParameterError, match=r"0\.png': its 74 bytes hold too many pixels"):
+        load("folder", root=tmp_path, size=(4, 4))
+
+
+def test_what_only_looks_like_an_image_is_refused(tmp_path):
+    picture(tmp_path / "test" / "a" / "0.png")
+    path = tmp_path / "test" / "a" / "1.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 6\n")  # pillow would call Ghostscript
+    with pytest.raises(ParameterError, match=r"1\.png': its \d+ bytes are no image"):
+        load("folder", root=tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ParameterError, match=r"1\.png': it is no regular file"):
+        load("folder", root=tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ParameterError, match=r"1\.png': it cannot be read \(Is a directory\)"):
+        load("folder", root=tmp_path)
+
+
+def test_a_flipped_bit_never_changes_a_png(tmp_path):
+    pixels = picture(path := tmp_path / "test" / "a" / "0.png", (16, 16))
+    raw, refused = path.read_bytes(), 0
+    for place in range(0, len(raw), 3):
+        damaged = bytearray(raw)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = load("folder", root=tmp_path, size=(16, 16)).test.x[0]
+        except ParameterError:
+            refused += 1
+        else:
+            assert np.array_equal(found, pixels.transpose(2, 0, 1)), place
+    assert refused > 0.9 * len(raw) / 3

@@ -54,6 +54,7 @@ def test_all_four_files(tmp_path, name, form):
     [
         (0, lambda raw: raw[:-9], r"train-images.*15,687 bytes, and its header of \(20, 28, 28\) asks for 15,696"),
         (2, lambda raw: raw + b"x", "t10k-images.*3,937 bytes.*asks for 3,936"),
+        (0, lambda raw: raw[:4] + struct.pack(">3I", 2**22, 2**21, 2**21), r"asks for 18,446,744,073,709,551,632"),
         (1, lambda raw: b"", "train-labels.*its 0 bytes start with nothing"),
         (1, lambda raw: raw[:6], "its 6 bytes start with 00 00 08 01"),
         (3, lambda raw: b"<html>no such page</html>", "t10k-labels.*start with 3c 68 74 6d; use an idx file"),

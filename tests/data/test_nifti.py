@@ -60,6 +60,35 @@ def test_a_damaged_header_is_named(tmp_path, place, value):
         load("nifti", root=tmp_path, size=SIZE)
 
 
+@pytest.mark.parametrize("place", range(0, 300, 5))
+def test_a_flipped_bit_in_a_packed_volume_never_changes_it(tmp_path, place):
+    """gz ends in a checksum of all that it holds, and stopping before it let a third of such files pass."""
+    values = volume(path := tmp_path / "v.nii.gz")
+    raw = bytearray(path.read_bytes())
+    raw[place * len(raw) // 300] ^= 1 << place % 8
+    path.write_bytes(raw)
+    try:
+        found, _ = read_volume(path)
+    except ParameterError:
+        return
+    assert np.array_equal(found, values)
+
+
+def test_a_header_that_asks_for_more_than_there_is_takes_no_memory(tmp_path):
+    volume(path := tmp_path / "v.nii")
+    raw = bytearray(path.read_bytes())
+    raw[42:48] = np.array([30000, 30000, 3000], "<i2").tobytes()
+    path.write_bytes(raw)
+    with pytest.raises(ParameterError, match=r"its header of \(30000, 30000, 3000\) needs 10,800,000,000,000 bytes"):
+        read_volume(path)
+
+
+def test_both_versions_of_the_format_are_read(tmp_path):
+    values = RNG.normal(size=SIZE).astype(np.float32)
+    nibabel.save(nibabel.Nifti2Image(values, np.eye(4)), tmp_path / "v.nii.gz")
+    assert np.array_equal(read_volume(tmp_path / "v.nii.gz")[0].numpy(), values)
+
+
 def test_a_table_as_the_root_is_told_from_its_folder(tmp_path):
     study(tmp_path, 2)
     with pytest.raises(ParameterError, match=r"it is a file; use its folder as the root, and table=participants\.csv"):
@@ -171,7 +200,7 @@ def change(cell, value):
         (change((5, 3), "holdout"), {}, "line 6 has the split 'holdout'; use train, val or test"),
         (change((0, 2), "diagnosis"), {}, "its columns are participant_id, path, diagnosis, split"),
         (lambda r, rows: table(r, rows[:1]), {}, "its columns are none"),
-        (lambda r, _: (r / "participants.csv").write_bytes(b"\xff\xfe\x00\x81"), {}, "its 4 bytes are no table"),
+        (lambda r, _: (r / "participants.csv").write_bytes(b"\xff\xfe\x00\x81"), {}, "no text in utf-8"),
         (lambda r, _: None, {"regression": True}, "line 2 has the label 'CN'; use numbers"),
         (lambda r, _: None, {"classes": ("CN", "MCI")}, "line 3 has the label 'AD'; use labels among classes="),
         (lambda r, _: None, {"size": (5, 6)}, "3 whole numbers"),
@@ -184,7 +213,7 @@ def change(cell, value):
         (
             lambda r, _: (r / "scans/s2.nii.gz").write_bytes((r / "scans/s2.nii.gz").read_bytes()[:400]),
             {},
-            r"s2\.nii\.gz': its 400 bytes are no whole NIfTI",
+            r"s2\.nii\.gz': its 400 bytes are a damaged gz archive",
         ),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.zeros((4, 4, 4, 3), np.float32)), {}, r"shape \(4, 4, 4, 3\)"),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, 3.0)), {}, r"s2\.nii\.gz': all its values are equal"),

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mcrepar.data import plain_pickle
 from mcrepar.data.plain_pickle import read_plain_pickle
 from mcrepar.errors import ParameterError
 
@@ -138,8 +139,30 @@ def test_damage_gives_a_value_or_our_error_and_nothing_else():
     assert refused > 500
 
 
-def test_a_list_that_holds_itself_is_refused():
+def nested(kind, depth):
+    value = kind([1])
+    for _ in range(depth):
+        value = kind([value, value])
+    return value
+
+
+def test_parts_that_are_shared_do_not_multiply():
     loop = []
     loop.append(loop)
-    with pytest.raises(ParameterError, match="damaged"):
-        read_plain_pickle(pickle.dumps(loop, protocol=2))
+    shared = [loop, nested(list, 40), nested(tuple, 40), [d := {"a": 1}, d]]
+    for value in shared:
+        with pytest.raises(ParameterError, match=r"a (list|tuple|dict) in two places"):
+            read_plain_pickle(pickle.dumps(value, protocol=2))
+
+
+def test_a_key_that_is_deep_is_refused():
+    """Its hash would overflow the stack of the interpreter."""
+    deep = b"\x80\x02}K\x01" + b"\x85" * 200_000 + b"K\x01s."
+    with pytest.raises(ParameterError, match="a key that is a tuple"):
+        read_plain_pickle(deep)
+
+
+def test_instructions_are_counted(monkeypatch):
+    monkeypatch.setattr(plain_pickle, "MOST_INSTRUCTIONS", 1000)
+    with pytest.raises(ParameterError, match="it asks for more than 1,000 instructions"):
+        read_plain_pickle(b"\x80\x02" + b"N" * 1_000_000)

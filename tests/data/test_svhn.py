@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from mcrepar.data import load
+from mcrepar.data import files, load
 from mcrepar.errors import ParameterError
 
 RNG = np.random.default_rng(0)
@@ -60,3 +60,38 @@ def test_damaged_files_are_named_with_their_bytes(tmp_path, cut):
 def test_a_folder_without_them_says_what_is_missing(tmp_path):
     with pytest.raises(ParameterError, match=r"a folder with test_32x32.mat"):
         load("svhn", root=tmp_path)
+
+
+def test_a_flipped_bit_never_changes_a_packed_matrix(tmp_path):
+    """Each is packed by zlib, whose checksum comes last."""
+    content = write(tmp_path, X=np.zeros((32, 32, 3, 20), np.uint8))
+    path = tmp_path / "test_32x32.mat"
+    raw, refused = path.read_bytes(), 0
+    for place in range(128, len(raw)):
+        damaged = bytearray(raw)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = load("svhn", root=tmp_path).test
+        except ParameterError:
+            refused += 1
+        else:
+            assert not found.x.any(), place
+            assert np.array_equal(found.y, LABELS % 10)
+    assert content["X"].shape[-1] == 20
+    assert refused > 0.9 * (len(raw) - 128)
+
+
+def test_a_matrix_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    write(tmp_path, X=np.zeros((32, 32, 3, 20), np.uint8))
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED", 10_000)
+    with pytest.raises(ParameterError, match=r"is cut, or has more than [\d,]+ when unpacked"):
+        load("svhn", root=tmp_path)
+
+
+def test_cells_and_texts_are_passed_over(tmp_path):
+    write(tmp_path, X="a text")
+    with pytest.raises(ParameterError, match="it holds y, without X or y"):
+        load("svhn", root=tmp_path)
+    write(tmp_path, other=np.array([[1, "a"]], dtype=object))
+    assert len(load("svhn", root=tmp_path).test) == 20

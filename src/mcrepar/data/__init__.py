@@ -112,4 +112,8 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
         check_value(f"load({name!r}), {option}=", value, kinds[option])
     if row.files and root is None:
         raise ParameterError(f"load({name!r})", "its files are not part of the package", f"root=: {row.files}")
-    return check(row.read(None if root is None else Path(root), **options))
+    try:
+        return check(row.read(None if root is None else Path(root), **options))
+    except OSError as error:  # a folder that may not be listed, a loop of links, a name that is too long
+        why = f"{error.filename or 'it'} cannot be read ({error.strerror or error})"
+        raise ParameterError(f"load({name!r}, root={str(root)!r})", why, "files that you may read") from None

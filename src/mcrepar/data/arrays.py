@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mcrepar.data.dataset import PARTS, Dataset, Split, joined
-from mcrepar.data.files import existing, listing, numpy_errors, refuse, some
+from mcrepar.data.files import existing, listing, refuse, some
+from mcrepar.data.numpy_files import npz_names, read_npz
 from mcrepar.errors import ParameterError
 
-Arrays = Mapping[str, NDArray[Any]]
+Parts = Mapping[str, tuple[NDArray[Any], NDArray[Any] | None]]
 KEYS = ("train", "val", "test")
 WANTED = "x_train, y_train, x_test, y_test (x_val, y_val), or x or images alone for a set without labels"
 LAYOUTS = ("auto", "first", "last", "none")
@@ -36,13 +37,14 @@ def read_arrays(root: Path, file: str = "", layout: str = "auto", classes: Seque
         classes: their names; numbers where none are given.
     """
     path = _npz(root, file)
-    arrays = _read(path)
-    parts = _parts(arrays, "x_{}", "y_{}")
+    parts = _parts(path, "x_{}", "y_{}")
     if not parts:
-        x = arrays.get("x", arrays.get("images"))
-        if x is None:
-            refuse(path, f"it holds {some(sorted(arrays)) or 'nothing'}", WANTED)
-        parts = {"test": (x, arrays.get("y", arrays.get("labels")))}
+        names = npz_names(path)
+        x, y = (next((name for name in pair if name in names), "") for pair in (("x", "images"), ("y", "labels")))
+        if not x:
+            refuse(path, f"it holds {some(sorted(names)) or 'nothing'}", WANTED)
+        arrays = read_npz(path, (x, y))
+        parts = {"test": (arrays[x], arrays.get(y))}
     return _dataset("arrays", path, parts, layout, classes)
 
 
@@ -55,16 +57,15 @@ def read_medmnist(root: Path, file: str = "", classes: Sequence[str] = ()) -> Da
         classes: their names; numbers where none are given.
     """
     path = _npz(root, file)
-    arrays = _read(path)
-    parts = _parts(arrays, "{}_images", "{}_labels")
-    missing = [f"{part}_{kind}" for part in KEYS for kind in ("images", "labels") if f"{part}_{kind}" not in arrays]
+    names = npz_names(path)
+    missing = [f"{part}_{kind}" for part in KEYS for kind in ("images", "labels") if f"{part}_{kind}" not in names]
     if missing:
-        refuse(path, f"without {some(missing)}; it holds {some(sorted(arrays)) or 'nothing'}", "a file of MedMNIST")
-    labels = {f"{part}_labels": arrays[f"{part}_labels"] for part in KEYS}
-    several = [name for name, array in labels.items() if array.ndim == 2 and array.shape[1] > 1]
-    if several:
-        shape = labels[several[0]].shape
-        refuse(path, f"{several[0]} has the shape {shape}: several labels for each image", "a set with one label each")
+        refuse(path, f"without {some(missing)}; it holds {some(sorted(names)) or 'nothing'}", "a file of MedMNIST")
+    for name, labels in read_npz(path, [f"{part}_labels" for part in KEYS]).items():
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            why = f"{name} has the shape {labels.shape}: several labels for each image"
+            refuse(path, why, "a set with one label each")
+    parts = _parts(path, "{}_images", "{}_labels")
     return _dataset("medmnist", path, parts, "auto", classes)
 
 
@@ -79,16 +80,9 @@ def _npz(root: Path, file: str) -> Path:
     return existing(path, "an .npz file, or the folder that holds it")
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    with numpy_errors(path), path.open("rb") as file:  # numpy leaves a damaged archive open
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            refuse(path, "it holds one array without a name", "an .npz file, made by numpy.savez")
-        with archive:
-            return {name: archive[name] for name in archive.files}
-
-
-def _parts(arrays: Arrays, x: str, y: str) -> dict[str, tuple[NDArray[Any], NDArray[Any] | None]]:
+def _parts(path: Path, x: str, y: str) -> Parts:
+    """The parts that are there, by the names of their arrays; the other arrays of the file are not read."""
+    arrays = read_npz(path, [name.format(key) for key in PARTS for name in (x, y)])
     return {
         part: (arrays[x.format(key)], arrays.get(y.format(key)))
         for key, part in PARTS.items()
@@ -99,7 +93,7 @@ def _parts(arrays: Arrays, x: str, y: str) -> dict[str, tuple[NDArray[Any], NDAr
 def _dataset(
     name: str,
     path: Path,
-    parts: Mapping[str, tuple[NDArray[Any], NDArray[Any] | None]],
+    parts: Parts,
     layout: str,
     classes: Sequence[str],
 ) -> Dataset:

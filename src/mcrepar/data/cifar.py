@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from mcrepar.data.dataset import Dataset, Split
-from mcrepar.data.files import Layout, find, listing, read_bytes, read_npy, refuse, some
+from mcrepar.data.files import Layout, find, listing, read_bytes, refuse, some
+from mcrepar.data.numpy_files import read_npy
 from mcrepar.data.plain_pickle import read_plain_pickle
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_text
 
 PIXELS = 3 * 32 * 32
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -112,11 +114,18 @@ def _python(folder: Path, name: str, kind: str) -> tuple[Tensor, Tensor]:
     data, labels = content.get("data"), content.get(kind)
     if data is None or labels is None:
         refuse(folder / name, f"it holds {some(sorted(content)) or 'nothing'}", f"a batch with data and {kind}")
-    x, y = np.asarray(data), np.asarray(labels)
+    if not isinstance(data, np.ndarray) or (not isinstance(labels, np.ndarray) and not _whole_numbers(labels)):
+        why = f"data is a {type(data).__name__}, {kind} a {type(labels).__name__}, not an array and whole numbers"
+        refuse(folder / name, why)
+    x, y = data, np.asarray(labels)
     if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.shape != (len(x),) or y.dtype.kind not in "ui":
         why = f"data is {x.dtype} of {x.shape}, {kind} is {y.dtype} of {y.shape}"
         refuse(folder / name, why, f"uint8 of (N, {PIXELS}) and N whole numbers")
     return torch.from_numpy(x.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(y.astype(np.int64))
+
+
+def _whole_numbers(labels: object) -> bool:
+    return isinstance(labels, list) and all(isinstance(label, int) for label in labels)
 
 
 def _pickled(folder: Path, name: str) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def _names100(folder: Path, labels: str) -> tuple[str, ...]:
     path = folder / "meta"
     if (folder / f"{labels}_label_names.txt").is_file():
         path = folder / f"{labels}_label_names.txt"
-        names = path.read_text(encoding="latin-1").split()
+        names = read_text(path, encoding="latin-1").split()
     elif path.is_file():
         listed = _pickled(folder, "meta").get(f"{labels}_label_names", [])
         names = [name.decode("latin-1") if isinstance(name, bytes) else str(name) for name in listed]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import zipfile
+import io
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import BinaryIO, NoReturn, cast
 
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import TooLarge, read_all, read_file
 
 WHOLE = "a whole copy of the original file"
+ALWAYS_UNPACKED = 2**29  # bytes: a small file of zeros is no trap
 
 
 @dataclass(frozen=True)
@@ -106,54 +104,41 @@ def existing(path: Path, instead: str = WHOLE) -> Path:
     return path
 
 
-def read_bytes(folder: Path, name: str) -> bytes:
+def read_bytes(folder: Path, name: str) -> bytes | bytearray:
     """The bytes of a file, or of the file of that name with .gz, unpacked.
 
     Args:
         folder: where it is.
         name: without .gz.
     """
-    path = _either(folder, name) or existing(folder / name)
-    raw = path.read_bytes()
+    return unpacked(_either(folder, name) or existing(folder / name))
+
+
+def unpacked(path: Path) -> bytes | bytearray:
+    """The bytes of a file, unpacked to the end, where its checksum is, if it is a gz archive.
+
+    Args:
+        path: of the file.
+    """
+    raw = read_file(existing(path))
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
-        return gzip.decompress(raw)
+        return read_all(cast(BinaryIO, gzip.GzipFile(fileobj=io.BytesIO(raw))), most_unpacked(len(raw)))
+    except TooLarge:
+        why = f"its {len(raw):,} bytes unpack to more than {most_unpacked(len(raw)):,}, which is no data but a trap"
+        refuse(path, why, "a file that you trust, unpacked")
     except (OSError, EOFError, zlib.error) as error:
         refuse(path, f"its {len(raw):,} bytes are a damaged gz archive ({error})")
 
 
-def read_npy(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, left on the disk until it is used; pickled objects are refused.
+def most_unpacked(packed: int) -> int:
+    """How many bytes an archive may unpack to: real data shrink to a hundredth at most, small files excepted.
 
     Args:
-        path: the file.
+        packed: its bytes.
+
+    >>> most_unpacked(1000), most_unpacked(10**9)
+    (536870912, 100000000000)
     """
-    with numpy_errors(existing(path)):
-        array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        array.close()
-        refuse(path, "it holds several arrays", "an .npy file")
-    return array
-
-
-@contextmanager
-def numpy_errors(path: Path) -> Iterator[None]:
-    """numpy's errors about a file, in our words.
-
-    Args:
-        path: the file that is read inside.
-    """
-    try:
-        yield
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, ParameterError):
-            raise
-        raw = path.read_bytes()
-        # numpy takes every file that it does not know for a pickle, and only some are: those start with 80 hex.
-        if raw[:1] == b"\x80" or "Object arrays" in str(error) or "Python objects" in str(error):
-            why = f"its {len(raw):,} bytes hold pickled objects, which can run code"
-            refuse(path, why, "arrays of numbers, saved by numpy")
-        known = raw[:6] == b"\x93NUMPY" or raw[:2] == b"PK"
-        why = f"its {len(raw):,} bytes are no whole numpy file ({error if known else f'they start with {raw[:6]!r}'})"
-        refuse(path, why)
+    return max(ALWAYS_UNPACKED, 100 * packed)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +18,14 @@ from mcrepar.data.batches import divided
 from mcrepar.data.dataset import PARTS, Dataset, Split, checked_size, joined
 from mcrepar.data.files import listing, refuse, some
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # pillow would run a program for some others
+LARGEST_IMAGE = 2**28  # bytes
 GREY = ("1", "L", "LA")
 EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
@@ -109,25 +115,38 @@ def _headers(files: Sequence[_File], size: tuple[int, ...]) -> tuple[tuple[int, 
     return size, grey
 
 
-def _opened(path: Path) -> Image:
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """The image of a file; what goes wrong inside is an error that names it."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ParameterError("load('folder')", "pillow is not installed", "pip install pillow") from error
     try:
-        return Image.open(path)
-    except (UnidentifiedImageError, OSError, ValueError):
-        why = f"its {path.stat().st_size:,} bytes are no image" if path.exists() else "it is a link to no file"
-        refuse(path, why, "an image, or move the file away")
+        raw = read_file(path, LARGEST_IMAGE)
+    except FileNotFoundError:
+        refuse(path, "it is a link to no file", "an image, or move the file away")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
+                yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        refuse(path, f"its {len(raw):,} bytes hold too many pixels ({error})", "smaller images")
+    except UnidentifiedImageError:
+        refuse(path, f"its {len(raw):,} bytes are no image", "an image, or move the file away")
+    except MemoryError:
+        refuse(path, "its pixels do not fit into the memory", "smaller images")
+    except Exception as error:  # each format fails in ways of its own
+        if isinstance(error, ParameterError):
+            raise
+        refuse(path, f"its {len(raw):,} bytes are a damaged image ({type(error).__name__}: {error})")
 
 
 def _pixels(path: Path, size: tuple[int, ...], grey: bool) -> Tensor:
     """(C, H, W) of uint8."""
     with _opened(path) as image:
-        try:
-            pixels = image.convert("L" if grey else "RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            refuse(path, f"its {path.stat().st_size:,} bytes are a damaged image ({error})")
+        pixels = image.convert("L" if grey else "RGB")
     if (pixels.height, pixels.width) != size:
         from PIL.Image import Resampling
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def read_idx(folder: Path, name: str, dimensions: int) -> NDArray[Any]:
         why = f"its {len(raw):,} bytes start with {raw[:4].hex(' ') or 'nothing'}"
         refuse(folder / name, why, f"an idx file of unsigned bytes in {dimensions} dimensions, {start.hex(' ')}")
     shape = tuple(int(length) for length in np.frombuffer(raw, ">u4", count=dimensions, offset=4))
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    expected = header + math.prod(shape)
     if len(raw) != expected:
         refuse(folder / name, f"it has {len(raw):,} bytes, and its header of {shape} asks for {expected:,}")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape).copy()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,13 @@ from torch import Tensor
 
 from mcrepar.data.batches import divided
 from mcrepar.data.dataset import PARTS, Dataset, Split, checked_size, joined
-from mcrepar.data.files import existing, refuse, some
+from mcrepar.data.files import existing, refuse, some, unpacked
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_text
 
 PAPER_SIZE = (105, 127, 105)
 SUFFIXES = (".nii", ".nii.gz")
+LARGEST_TABLE = 2**26  # bytes
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,12 @@ def read_nifti(
 
 
 def _rows(path: Path, path_column: str, id_column: str, label_column: str, split_column: str) -> Iterator[_Row]:
-    with existing(path, "table= for the name of the table").open(newline="", encoding="utf-8-sig") as file:
-        try:
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-            lines = [(reader.line_num, line) for line in reader]
-        except (csv.Error, UnicodeDecodeError) as error:
-            refuse(path, f"its {path.stat().st_size:,} bytes are no table ({error})", "a .csv or .tsv file in UTF-8")
+    text = read_text(existing(path, "table= for the name of the table"), LARGEST_TABLE, "utf-8-sig")
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ",")
+        lines = [(reader.line_num, line) for line in reader]
+    except csv.Error as error:
+        refuse(path, f"its {len(text):,} characters are no table ({error})", "a .csv or .tsv file in UTF-8")
     columns = list(lines[0][1]) if lines else []
     by_path = path_column in columns
     if label_column not in columns or not (by_path or id_column in columns):
@@ -145,12 +149,18 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
         import nibabel
     except ImportError as error:
         raise ParameterError("load('nifti')", "nibabel is not installed", "pip install nibabel") from error
+    raw = bytes(unpacked(path))
+    kind = nibabel.Nifti2Image if raw[4:7] == b"n+2" else nibabel.Nifti1Image
     try:
-        image = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        image = kind.from_bytes(raw)
+        wanted = math.prod(image.shape) * image.get_data_dtype().itemsize  # type: ignore[no-untyped-call]
+        if wanted > len(raw):  # before memory is taken for it
+            raise ValueError(f"its header of {image.shape} needs {wanted:,} bytes")
+        image = nibabel.as_closest_canonical(image)  # type: ignore[no-untyped-call]
         values = np.asarray(image.get_fdata(dtype=np.float32))
         described = str(image.header["descrip"].item().decode("latin-1"))
     except MemoryError:
-        raise
+        refuse(path, f"its volume of {image.shape} does not fit into the memory", "a machine with more memory")
     except Exception as error:  # a damaged header fails in many ways, some of them nibabel's own
         refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({type(error).__name__}: {error})")
     if values.ndim == 4 and values.shape[3] == 1:

@@ -16,6 +16,7 @@ import numpy as np
 from mcrepar.errors import ParameterError
 
 ASKED = "a pickle of plain data"
+MOST_INSTRUCTIONS = 1_000_000  # a file of CIFAR has a quarter of a million at most
 _MARK = object()
 
 
@@ -34,7 +35,7 @@ class _Type:
 
     def __init__(self, code: str) -> None:
         if not re.fullmatch(r"[ui][1248]", code):
-            raise _Refused(f"an array of dtype {code!r}")
+            raise _Refused(f"an array of dtype {code[:20]!r}")
         self.code = code
         self.order = "="
 
@@ -56,7 +57,7 @@ _NAMES: dict[str, Callable[..., Any]] = {
 }
 
 
-def read_plain_pickle(raw: bytes) -> Any:
+def read_plain_pickle(raw: bytes | bytearray) -> Any:
     """What a pickle of plain data holds; text of Python 2 comes as bytes.
 
     Args:
@@ -74,15 +75,17 @@ def read_plain_pickle(raw: bytes) -> Any:
         raise ParameterError(ASKED, f"its {len(raw):,} bytes are damaged or none ({error})", "a whole copy") from error
 
 
-def _run(raw: bytes) -> Any:
+def _run(raw: bytes | bytearray) -> Any:
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
-    for opcode, argument, _ in pickletools.genops(raw):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
+        if number > MOST_INSTRUCTIONS:
+            raise _Refused(f"more than {MOST_INSTRUCTIONS:,} instructions")
         name = opcode.name
         if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
+            stack.append(_known(memo[argument]))
         elif name in _CONSTANTS:
             stack.append(_CONSTANTS[name](argument))
         elif name in _ACTIONS:
@@ -90,6 +93,13 @@ def _run(raw: bytes) -> Any:
         elif name not in ("PROTO", "FRAME", "STOP"):
             raise _Refused(f"the instruction {name}")
     (value,) = stack
+    return value
+
+
+def _known(value: Any) -> Any:
+    """What stands in a second place: a few nested lists that share their parts would be billions of values."""
+    if isinstance(value, list | dict | tuple):
+        raise _Refused(f"a {type(value).__name__} in two places")
     return value
 
 
@@ -116,7 +126,10 @@ def _last(stack: list[Any], count: int) -> list[Any]:
 
 
 def _set_items(stack: list[Any], items: list[Any]) -> None:
-    stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, str | bytes | int):  # the hash of a deep tuple overflows the stack
+            raise _Refused(f"a key that is a {type(key).__name__}")
+        stack[-1][key] = value
 
 
 def _reduce(stack: list[Any]) -> None:
