@@ -47,7 +47,8 @@ def test_a_name_that_was_made_to_point_here_is_refused(host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://localhost:9999", "https://127.0.0.1:8000.evil"]
+    "origin",
+    ["http://evil.example", "null", "http://localhost:9999", "https://127.0.0.1:8000.evil", "http://[", "//[::1"],
 )
 def test_a_page_of_another_site_is_refused(origin):
     assert ask(host="127.0.0.1:8000", origin=origin)[0]["status"] == 403

@@ -31,7 +31,7 @@ def test_runs_are_found_newest_first(root):
 
 def test_a_run_is_read(root):
     run = Runs(root).open("group/two")
-    np.testing.assert_array_equal(run.arrays["votes"], arrays()["votes"])
+    np.testing.assert_array_equal(run.arrays["confidence"], arrays()["confidence"])
     assert len(run.arrays["y"]) == DATA
     assert run.log["epoch"] == list(range(1, 13))
     assert run.facts["status"] == "finished"
@@ -72,12 +72,58 @@ def test_a_folder_without_a_run_is_named(root, name):
         ("run.json", b"{"),
         ("run.json", b"\xff\xfe\xfa"),
         ("log.csv", b"epoch,loss\n1,two\n"),
+        ("log.csv", b"epoch,loss\n1\n"),
+        ("log.csv", b"epoch,loss\n1,2,3\n"),
+        ("log.csv", b"a\n" + b"1\n" * 30_000),
+        ("log.csv", b"a," * 100),
+        ("log.csv", b"a\n" + b"1" * 200_000),
+        ("run.json", b"[" * 100_000),
+        ("run.json", b"{}" + b" " * 2**23),
     ],
 )
 def test_a_damaged_file_is_named(root, file, content):
     (root / "one" / file).write_bytes(content)
-    with pytest.raises(ParameterError, match=f"run 'one': {file}"):
+    with pytest.raises(ParameterError, match=f"run 'one': {file} is damaged"):
         Runs(root).open("one")
+
+
+@pytest.mark.parametrize("file", ["predictions.npz", "run.json", "log.csv"])
+def test_what_is_no_file_is_named(root, file):
+    path = root / "one" / file
+    path.unlink()
+    path.symlink_to(file)
+    with pytest.raises(ParameterError, match=rf"run 'one': {file}: it is no path"):
+        Runs(root).open("one")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ParameterError, match=rf"run 'one': {file} is damaged: it is no regular file"):
+        Runs(root).open("one")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ParameterError, match=rf"run 'one': {file} is damaged: it cannot be read"):
+        Runs(root).open("one")
+
+
+def test_a_folder_that_cannot_be_listed_or_spelled_is_left_out(root):
+    write_run(root / os.fsdecode(b"bad \xff name"))
+    (root / "loop").symlink_to("loop")
+    assert sorted(Runs(root).names()) == ["group/two", "one"]
+
+
+def test_a_flipped_bit_is_found(root):
+    path = root / "one" / "predictions.npz"
+    whole = bytearray(path.read_bytes())
+    for place in range(40, len(whole), len(whole) // 20):
+        damaged = bytearray(whole)
+        damaged[place] ^= 16
+        path.write_bytes(damaged)
+        os.utime(path, (place, place))
+        try:
+            found = Runs(root).open("one").arrays
+        except ParameterError as error:
+            assert str(error).startswith("run 'one': predictions.npz is damaged")  # noqa: PT017
+        else:
+            assert all(np.array_equal(array, arrays()[name]) for name, array in found.items())
 
 
 def test_a_half_written_archive_is_named(root):
@@ -100,16 +146,16 @@ def test_what_would_fill_the_memory_is_refused(root, monkeypatch):
     with pytest.raises(ParameterError, match="when unpacked"):
         Runs(root).open("one")
     monkeypatch.setattr(runs_module, "_MOST_TEXT", 10)
-    with pytest.raises(ParameterError, match="larger than"):
+    with pytest.raises(ParameterError, match="more than 10"):
         Runs(root).open("group/two")
 
 
 def test_a_file_that_was_written_again_is_read_again(root):
-    first = Runs(root).open("one").arrays["votes"]
+    first = Runs(root).open("one").arrays["confidence"]
     path = root / "one" / "predictions.npz"
     np.savez(path, **arrays(seed=5))
     os.utime(path, (2e9, 2e9))
-    assert (Runs(root).open("one").arrays["votes"] != first).any()
+    assert (Runs(root).open("one").arrays["confidence"] != first).any()
 
 
 def test_a_run_that_was_not_evaluated(root):

@@ -67,6 +67,16 @@ def test_what_a_view_refuses_is_said(error, part, says):
     assert says in json.dumps(reply[part])
 
 
+@pytest.mark.parametrize(
+    "text", ["\ud800", "7\udcff", "\0", "\u202e7", "7" * 10**5, [[]], {"a": "\ud800"}, None, 1e400]
+)
+def test_any_text_can_be_sent_back(answers, text):
+    reply = answers.reply(answers.views["view"], {"count": text, "log": text}, again=False)
+    assert reply["answer"]["headline"] == "count is 3"
+    assert reply["errors"].keys() == {"count", "log"}
+    assert json.dumps(reply, ensure_ascii=False).encode()
+
+
 def test_a_fault_of_ours_is_said_and_survived(capsys):
     answers = Answers({"view": view_of(lambda values: {}["x"])})
     reply = answers.reply(answers.views["view"], {}, again=True)

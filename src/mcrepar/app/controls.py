@@ -56,7 +56,10 @@ class Control(ABC):
 
     def text(self, raw: object) -> str:
         """What the page sent, as links and settings spell it."""
-        return ("true" if raw else "false") if isinstance(raw, bool) else str(raw)[:_LONGEST].strip()
+        if isinstance(raw, bool):
+            return "true" if raw else "false"
+        text = str(raw)[:_LONGEST] if isinstance(raw, str | int | float) else f"a {type(raw).__name__}"
+        return text.encode("utf-8", "replace").decode().strip()  # half of a surrogate pair cannot be sent back
 
     def frozen(self, texts: Sequence[str]) -> Control:
         """The same control with a few values to choose from, for a page without a server."""

@@ -45,7 +45,7 @@ class Guard:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
         own = not self.hosts or _name(f"//{host}") in self.hosts
-        if not own or (origin is not None and urlsplit(origin).netloc != host):
+        if not own or (origin is not None and _place(origin) != host):
             await _refuse(scope, receive, send, 403)
         elif scope["type"] == "websocket":
             await self.app(scope, _counted(receive), send)
@@ -60,6 +60,14 @@ def _name(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None where it is none, such as http://[."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _counted(receive: Receive) -> Receive:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from mcrepar.app.run_arrays import Arrays, Damaged, checked, foreign, wanted
+from mcrepar.data.numpy_files import npz_names, read_npz
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_json, read_text
 
 _MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
 _DEEPEST = 3  # folders below the root
 _MOST_RUNS = 500
 _MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
-_MOST_TEXT = 8 * 2**20  # of a text file
+_MOST_TEXT = 4 * 2**20  # of a text file
+_MOST_ROWS = 20_000  # epochs of log.csv
+_MOST_COLUMNS = 64
 
-Arrays = Mapping[str, NDArray[Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,7 @@ class Run:
     @property
     def foreign(self) -> list[str]:
         """The names of the data sets that the network was not trained for."""
-        ends = "_confidence"
-        return [key[4 : -len(ends)] for key in self.arrays if key.startswith("ood_") and key.endswith(ends)]
+        return [name for name in map(foreign, self.arrays) if name]
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class Runs:
     root: Path | None
 
     def names(self) -> list[str]:
-        """The run folders, newest first."""
+        """The run folders, newest first; those whose name is no text cannot be asked for."""
         if self.root is None or not self.root.is_dir():
             return []
-        found = list(_run_folders(self.root.resolve(), _DEEPEST))[:_MOST_RUNS]
-        found.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
-        return [folder.relative_to(self.root.resolve()).as_posix() for folder in found]
+        top = self.root.resolve()
+        found = sorted(islice(_run_folders(top, _DEEPEST), _MOST_RUNS), key=_modified, reverse=True)
+        names = [folder.relative_to(top).as_posix() for folder in found]
+        return [name for name in names if name.isascii() or name == name.encode("utf-8", "replace").decode()]
 
     def open(self, name: str) -> Run:
         """Read a run; whatever is missing or damaged is named."""
@@ -74,10 +76,24 @@ class Runs:
             raise ParameterError(asked, "there is no run in this folder", "a folder that mcrepar train wrote")
         return Run(
             name,
-            _json(self.root, folder / "run.json", asked),
-            _log(self.root, folder / "log.csv", asked),
-            _predictions(self.root, folder / "predictions.npz", asked),
+            self._read(asked, folder / "run.json", _facts, {}),
+            self._read(asked, folder / "log.csv", _log, {}),
+            self._read(asked, folder / "predictions.npz", _predictions, {}),
         )
+
+    def _read(self, asked: str, path: Path, read: Callable[[Path], T], missing: T) -> T:
+        """What a file of the run holds; an error says which file it is about."""
+        assert self.root is not None
+        real = inside(self.root, str(path), f"{asked}: {path.name}")
+        instead = "mcrepar evaluate, once more" if path.suffix == ".npz" else "a run that is whole"
+        try:
+            return read(real)
+        except FileNotFoundError:
+            return missing
+        except ParameterError as error:
+            raise ParameterError(asked, f"{path.name} is damaged: {error.why}", instead) from None
+        except (OSError, Damaged) as error:
+            raise ParameterError(asked, f"{path.name} is damaged: {error}", instead) from None
 
 
 def inside(root: Path, name: str, asked: str) -> Path:
@@ -86,7 +102,7 @@ def inside(root: Path, name: str, asked: str) -> Path:
     try:
         path = (top / name).resolve()
         path.is_file()
-    except (OSError, ValueError) as error:  # a null byte, a loop of links, a name of a thousand letters
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links, a name of a thousand letters
         raise ParameterError(asked, f"it is no path ({error})", "a name from the list") from None
     if not path.is_relative_to(top):
         raise ParameterError(asked, "it lies outside the folder of runs", "a name from the list")
@@ -94,65 +110,56 @@ def inside(root: Path, name: str, asked: str) -> Path:
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    if any((folder / mark).is_file() for mark in _MARKS):
-        yield folder
-    elif depth:
-        for child in sorted(folder.iterdir()):
-            if child.is_dir() and not child.is_symlink():
-                yield from _run_folders(child, depth - 1)
-
-
-def _text(root: Path, path: Path, asked: str) -> str | None:
-    """A text file of bounded length; None where there is none."""
-    real = inside(root, str(path.relative_to(root.resolve())), asked)
-    if not real.is_file():
-        return None
-    if real.stat().st_size > _MOST_TEXT:
-        raise ParameterError(asked, f"{path.name} is larger than {_MOST_TEXT // 2**20} MB", "a run of mcrepar")
     try:
-        return real.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(asked, f"{path.name} cannot be read ({error})", "a run that is whole") from None
+        if any((folder / mark).is_file() for mark in _MARKS):
+            yield folder
+            return
+        children = sorted(folder.iterdir()) if depth else []
+    except OSError:  # it may not be read, or has gone
+        return
+    for child in children:
+        if child.is_dir() and not child.is_symlink():
+            yield from _run_folders(child, depth - 1)
 
 
-def _json(root: Path, path: Path, asked: str) -> Mapping[str, Any]:
-    text = _text(root, path, asked)
+def _modified(folder: Path) -> float:
     try:
-        found = json.loads(text) if text else {}
-    except ValueError as error:
-        raise ParameterError(asked, f"{path.name} is damaged ({error})", "a run that is whole") from None
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    found = read_json(path, _MOST_TEXT)
     return found if isinstance(found, dict) else {}
 
 
-def _log(root: Path, path: Path, asked: str) -> dict[str, list[float]]:
+def _log(path: Path) -> Mapping[str, list[float]]:
     """The columns of log.csv as numbers, NaN where a cell is empty."""
-    text = _text(root, path, asked)
-    rows = list(csv.DictReader((text or "").splitlines()))
     try:
+        lines = csv.reader(io.StringIO(read_text(path, _MOST_TEXT), newline=""))
+        header = next(lines, [])
+        rows = [row for row in islice(lines, _MOST_ROWS + 1) if row]
+    except csv.Error as error:
+        raise Damaged(f"it is no table ({error})") from None
+    if len(header) > _MOST_COLUMNS or len(rows) > _MOST_ROWS:
+        raise Damaged(f"it has more than {_MOST_ROWS:,} rows or {_MOST_COLUMNS} columns")
+    try:
+        columns = zip(*rows, strict=True) if rows else ([] for _ in header)
         return {
-            name: [float(row[name]) if row[name] else math.nan for row in rows] for name in (rows[0] if rows else {})
+            name: [float(cell) if cell else math.nan for cell in column]
+            for name, column in zip(header, columns, strict=True)
         }
-    except (TypeError, ValueError, KeyError) as error:
-        raise ParameterError(asked, f"{path.name} is damaged ({error})", "a run that is whole") from None
+    except ValueError as error:
+        raise Damaged(f"its cells are no numbers of {len(header)} columns ({error})") from None
 
 
-def _predictions(root: Path, path: Path, asked: str) -> Arrays:
-    real = inside(root, str(path.relative_to(root.resolve())), asked)
-    if not real.is_file():
-        return {}
-    try:
-        stat = real.stat()
-        return _arrays(real, stat.st_mtime_ns, stat.st_size)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ParameterError(asked, f"{path.name} is damaged ({error})", "mcrepar evaluate, once more") from None
+def _predictions(path: Path) -> Arrays:
+    stat = path.stat()
+    return _arrays(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4)
 def _arrays(path: Path, modified: int, size: int) -> Arrays:
     """The arrays of a file as it is now: the key says when it was written."""
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > _MOST_BYTES:
-        raise ValueError(f"{unpacked / 2**20:,.0f} MB when unpacked, more than {_MOST_BYTES // 2**20}")
-    with np.load(path, allow_pickle=False) as archive:
-        return {key: archive[key] for key in archive.files}
+    return checked(read_npz(path, wanted(npz_names(path)), _MOST_BYTES))

@@ -92,13 +92,13 @@ def refuse(path: Path, why: str, instead: str = WHOLE) -> NoReturn:
 
 
 def existing(path: Path, instead: str = WHOLE) -> Path:
-    """The path itself, unless there is no file.
+    """The path itself, unless there is nothing.
 
     Args:
         path: where a file should be.
         instead: what to use where there is none.
     """
-    if not path.is_file():
+    if not path.exists():
         beside = listing(path.parent.absolute()) if path.parent.is_dir() else f"nor a folder {path.parent.name!r}"
         refuse(path, f"there is no such file; {beside}", instead)
     return path

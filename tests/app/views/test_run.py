@@ -2,14 +2,17 @@
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from tests.app.example_run import DATA, KEPT, arrays, write_run
+from tests.training.tiny import config, write_images
 
 from mcrepar.app.views.run import png_url, run_view
 from mcrepar.errors import ParameterError
+from mcrepar.training import train
 
 
 @pytest.fixture
@@ -88,6 +91,30 @@ def test_foreign_data_are_told_apart(root):
 def test_simulated_data_are_announced(tmp_path):
     write_run(tmp_path / "runs" / "one", simulated=True)
     assert "simulated" in answer(tmp_path / "runs").banner
+
+
+def test_a_long_training_is_thinned(root):
+    rows = "".join(f"{epoch},{1 / epoch}\n" for epoch in range(1, 20_001))
+    (root / "one" / "log.csv").write_text(f"epoch,loss\n{rows}")
+    found = answer(root)
+    (trace,) = found.figures[-1].traces
+    assert len(trace["x"]) == len(trace["y"]) == 2000
+    assert found.tables[-1].caption == "Training, by epoch, the last 1,000 of 20,000"
+    assert found.tables[-1].rows[-1] == (20_000, 1 / 20_000)
+
+
+def test_the_code_runs_as_a_reader_pastes_it(tmp_path, monkeypatch):
+    """In the folder from which the app was started, and of a network that was trained; its answers are made up."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path)
+    train(config(tmp_path, "runs/mine", epochs=1))
+    np.savez(tmp_path / "runs" / "mine" / "predictions.npz", **arrays())
+    scope = {}
+    exec(compile(answer(Path("runs"), threshold="0.6").code, "code", "exec"), scope)
+    prediction = scope["prediction"]
+    assert prediction.draws == 20
+    assert scope["inside"].tolist() == (prediction.votes.amax(1) >= 12).tolist()
+    assert len(scope["inside"]) == 12
 
 
 def test_a_run_without_predictions_shows_its_training(root):

@@ -6,6 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _WANTED = {
 _SUREST_FIRST = ("wrong", "sure")
 _SLACK = 1e-9
 _POINTS = 400  # of a regression, drawn with their intervals
+_CURVE_POINTS = 2000  # of a training, drawn
+_LOG_ROWS = 1000  # of a training, listed
 
 Mask = NDArray[np.bool_]
 
@@ -39,10 +42,11 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
         raise ParameterError(
             "look at a run", where, "mcrepar train and mcrepar evaluate, then mcrepar app --runs FOLDER"
         )
-    run = runs.open(values["run"])
+    assert runs.root is not None
+    run, folder = runs.open(values["run"]), runs.root / values["run"]
     banner = "These data are simulated." if run.facts.get("simulated") else ""
     if "confidence" in run.arrays:
-        return _classes(run, values, banner)
+        return replace(_classes(run, values, banner), code=_code(folder, int(run.arrays["draws"]), values["threshold"]))
     if "lower" in run.arrays:
         return _numbers(run, banner)
     text = f"{run.name} is not evaluated yet: use mcrepar evaluate on it, and come back."
@@ -80,8 +84,17 @@ def _classes(run: Run, values: Mapping[str, Any], banner: str) -> Answer:
         tables=[_sets_table(run, right, chosen), _metrics_table(run), *_log_tables(run)],
         galleries=[_gallery(run, right, tau, values["show"])],
         banner=banner,
-        code=f"prediction.confident({tau:g})  # the mask of this set; prediction = mcrepar.predict(bnn, x, draws=100)",
     )
+
+
+def _code(folder: Path, draws: int, tau: float) -> str:
+    return f"""from mcrepar import predict
+from mcrepar.training.setup import open_run
+
+run = open_run({str(folder)!r})
+x = run.prepare(run.dataset.test.x)
+prediction = predict(run.bnn, x, draws={draws}, likelihood=run.likelihood)
+inside = prediction.confident({tau:g})  # for each test example whether it is in this set"""
 
 
 def _headline(chosen: ConfidenceSet, count: int) -> str:
@@ -124,17 +137,19 @@ def _confidence_figure(run: Run, tau: float) -> Figure:
 
 
 def _training_figures(run: Run) -> list[Figure]:
-    epochs = run.log.get("epoch")
+    few = slice(None, None, -(-len(run.log.get("epoch", [])) // _CURVE_POINTS) or 1)
+    log = {name: column[few] for name, column in run.log.items()}
+    epochs = log.get("epoch")
     if not epochs:
         return []
     styles = (("loss", "@series1", "solid"), ("nll", "@series2", "solid"), ("val_loss", "@series1", "dash"),
               ("val_nll", "@series2", "dash"))  # fmt: skip
     traces = [
-        line(name, epochs, run.log[name], colour, dash=dash, mode="lines+markers" if len(epochs) < 40 else "lines")
+        line(name, epochs, log[name], colour, dash=dash, mode="lines+markers" if len(epochs) < 40 else "lines")
         for name, colour, dash in styles
-        if name in run.log and not all(map(math.isnan, run.log[name]))
+        if name in log and not all(map(math.isnan, log[name]))
     ]
-    alt = f"Loss and negative log-likelihood over {len(epochs)} epochs."
+    alt = f"Loss and negative log-likelihood over {len(run.log['epoch'])} epochs."
     return [Figure("training", "Training", alt, traces, "epoch", "nats per datum")] if traces else []
 
 
@@ -156,7 +171,9 @@ def _metrics_table(run: Run) -> Table:
 def _log_tables(run: Run) -> list[Table]:
     if not run.log:
         return []
-    return [Table("log", "Training, by epoch", tuple(run.log), list(zip(*run.log.values(), strict=True)))]
+    rows = list(zip(*run.log.values(), strict=True))
+    last = f", the last {_LOG_ROWS:,} of {len(rows):,}" if len(rows) > _LOG_ROWS else ""
+    return [Table("log", f"Training, by epoch{last}", tuple(run.log), rows[-_LOG_ROWS:])]
 
 
 _MASKS: Mapping[str, Callable[[Mask, Mask], Mask]] = {
