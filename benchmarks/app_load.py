@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from timing import machine
@@ -84,10 +84,10 @@ def write_run(folder: Path, count: int = 10_000, draws: int = 100) -> None:
 
 
 @contextmanager
-def server(runs: Path) -> Iterator[tuple[str, int]]:
-    """A server in a process of its own: its address and its process id."""
+def server(runs: Path, errors: IO[bytes] | None = None) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: its address and its process id; `errors` takes what it prints of them."""
     command = [sys.executable, "-m", "mcrepar", "app", "--port", "0", "--no-browser", "--runs", str(runs)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().split()[2], process.pid

@@ -1,6 +1,7 @@
 """Who may speak to the app, and how much."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -75,11 +76,40 @@ def test_the_browser_is_told_to_stay_here():
     assert "connect-src 'self' ws://localhost:8000 wss://localhost:8000" in policy
 
 
+def received(*texts: str | bytes) -> list[dict]:
+    """What the app gets of these messages."""
+    messages = [{"type": "websocket.receive", "text" if isinstance(t, str) else "bytes": t} for t in texts]
+    return [m["message"] for m in ask("websocket", messages=messages, host="localhost")]
+
+
+def message(method="init", **data) -> str:
+    return json.dumps({"method": method, "data": data})
+
+
 def test_a_connection_may_send_only_so_much(monkeypatch):
-    monkeypatch.setattr(guard_module, "_MOST_BYTES", 100)
-    messages = [{"type": "websocket.receive", "text": "x" * 40}] * 10
-    got = [m["message"] for m in ask("websocket", messages=messages, host="localhost")]
+    monkeypatch.setattr(guard_module, "_MOST_BYTES", 150)
+    got = received(message(a="x" * 20), *[message("update", a="x" * 20)] * 10)
     assert [m["type"] for m in got] == ["websocket.receive"] * 2 + ["websocket.disconnect"]
+
+
+def test_fields_pass_and_nothing_else():
+    hidden = {".clientdata_url_search": "?_state_id_=x", "a:shiny.date": 5, "": 1}
+    data = {"view": "run", "run_show": "all", "quality_log": True, "n": 1.5, "m": None}
+    got = received(message(**hidden, **data), message("update", **data, **hidden))
+    assert [json.loads(m["text"]) for m in got[:2]] == [{"method": m, "data": data} for m in ("init", "update")]
+    assert json.loads(received(message(a=[[]], b={"x": 1}))[0]["text"])["data"] == {"a": "a list", "b": "a dict"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "5", "[]", "{}", "[" * 30_000, "1" * 5000, b"\x00", message("update"), message("uploadInit"),
+     '{"method": "init"}', '{"method": "init", "data": []}', '{"method": ["init"], "data": {}}',
+     '{"method": "x", "args": [], "tag": 1}'],
+)  # fmt: skip
+def test_after_any_other_message_the_page_is_gone(text):
+    assert [m["type"] for m in received(text, message())] == ["websocket.disconnect"]
+    got = received(message(), text if text != message("update") else message())
+    assert [m["type"] for m in got] == ["websocket.receive", "websocket.disconnect"]
 
 
 def test_the_life_of_the_server_passes_through():

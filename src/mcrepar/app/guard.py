@@ -6,6 +6,8 @@ point here does not help), nothing is uploaded, and the browser is told to fetch
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +25,7 @@ _POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://{host} wss://{host}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_FIELD = re.compile(r"[a-z]\w*", re.ASCII)
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -48,7 +51,7 @@ class Guard:
         if not own or (origin is not None and _place(origin) != host):
             await _refuse(scope, receive, send, 403)
         elif scope["type"] == "websocket":
-            await self.app(scope, _counted(receive), send)
+            await self.app(scope, _fields_alone(receive), send)
         elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(scope, receive, send, 405)
         else:
@@ -70,17 +73,44 @@ def _place(origin: str) -> str | None:
         return None
 
 
-def _counted(receive: Receive) -> Receive:
-    """Messages until a connection has sent more than people do; then it is told that the page has gone."""
-    total = 0
+def _fields_alone(receive: Receive) -> Receive:
+    """Messages as pages of ours send them: all fields at first, then changed ones; after any other the page is gone.
+
+    Shiny knows more messages, of which it prints a traceback where they are wrong, and none is needed here.
+    """
+    total, method = 0, "init"
 
     async def bounded() -> Message:
-        nonlocal total
+        nonlocal total, method
         message = await receive()
-        total += len(message.get("text") or "") + len(message.get("bytes") or b"")
-        return message if total <= _MOST_BYTES else {"type": "websocket.disconnect", "code": 1009}
+        if message["type"] != "websocket.receive":
+            return message
+        text = message.get("text") or ""
+        total += len(text)
+        fields = _fields(text, method) if total <= _MOST_BYTES else None
+        if fields is None:
+            return {"type": "websocket.disconnect", "code": 1008}
+        message = {"type": "websocket.receive", "text": json.dumps({"method": method, "data": fields})}
+        method = "update"
+        return message
 
     return bounded
+
+
+def _fields(text: str, method: str) -> dict[str, Any] | None:
+    """The values of fields in a message with this method; None where it is no such message."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    data = found.get("data") if isinstance(found, dict) and found.get("method") == method else None
+    if not isinstance(data, dict):
+        return None
+    return {name: _plain(value) for name, value in data.items() if _FIELD.fullmatch(name)}
+
+
+def _plain(value: object) -> str | int | float | None:
+    return value if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 def _with_policy(send: Send, host: str) -> Send:
