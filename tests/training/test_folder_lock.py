@@ -1,5 +1,6 @@
 """A lock keeps others out, this process included, and ends with its holder."""
 
+import os
 import subprocess
 import sys
 
@@ -30,3 +31,23 @@ def test_a_killed_holder_lets_go(tmp_path):
             take(tmp_path)
         holder.kill()
     take(tmp_path).close()
+
+
+def test_a_link_is_not_followed_and_what_it_leads_to_is_not_emptied(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic link"):
+        take(tmp_path)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_file_called_lock_is_not_emptied(tmp_path):
+    (tmp_path / ".lock").write_text("mine")
+    take(tmp_path).close()
+    assert (tmp_path / ".lock").read_text() == "mine"
+
+
+def test_a_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OSError, match="not a plain file"):
+        take(tmp_path)

@@ -1,13 +1,35 @@
-"""A file that is replaced in one step: whatever interrupts it, the old or the new one is there, whole."""
+"""Files that are whole: replaced in one step whatever interrupts it, and read only where they are plain files."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
+import re
+import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+TEMPORARY = re.compile(r"\.(?:(?P<name>.+)\.\d+|[0-9a-f]{16})\.tmp")  # .NAME.PID.tmp, and those of a saved network
+LARGEST = 2**26  # bytes of a text; every one of a run folder is far smaller
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write beside the place, have it on the disk, then take the name; an OSError leaves the old file as it is.
+
+    Args:
+        path: of the file; its folder is made where it does not exist.
+        data: all of it.
+    """
+    with staged(path, data):
+        pass
+
+
+@contextlib.contextmanager
+def staged(path: Path, data: bytes) -> Iterator[None]:
+    """A context that begins with the bytes on the disk and ends with them in their place, unless it fails.
 
     Args:
         path: of the file; its folder is made where it does not exist.
@@ -20,6 +42,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        yield
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
@@ -33,3 +56,45 @@ def write_text(path: Path, text: str) -> None:
         text: all of it.
     """
     write_bytes(path, text.encode("utf-8"))
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """A plain file, open for reading; an OSError for a folder, and for a FIFO or a device, which would never end.
+
+    Args:
+        path: of the file; a link is followed.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """A text in UTF-8; an OSError or a ValueError where it is none, or larger than it may be.
+
+    Args:
+        path: of the file.
+        most: bytes.
+    """
+    with open_plain(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data.decode("utf-8")
+
+
+def remove_stale(folder: Path, name: str = ".*", older: float = 0.0) -> None:
+    """Remove what killed writes have left; where others may be writing, only what is too old to be theirs.
+
+    Args:
+        folder: whose temporary files go; one that does not exist has none.
+        name: a pattern of the files that were to be written.
+        older: seconds since their last change.
+    """
+    for path in folder.glob(".*.tmp"):
+        found = TEMPORARY.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # somebody else has removed it, or made a folder of that name
+            if found and re.fullmatch(name, found["name"] or "") and time.time() - path.lstat().st_mtime >= older:
+                path.unlink()
