@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -211,3 +212,26 @@ def test_a_run_that_was_not_evaluated(tmp_path):
     (tmp_path / "predictions.npz").write_bytes(b"PK nothing")
     with pytest.raises(ParameterError, match="cannot be read"):
         write_report(tmp_path)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused_before_anything_is_written(tmp_path):
+    run, evil = tmp_path / "run", "x/../../evil"
+    a_report(run, ood=[npz(tmp_path, x=np.zeros((9, 6, 6, 3), np.uint8)) + ",as=black"])
+    found, arrays = results(run)
+    (run / "metrics.json").write_text(json.dumps({**found, "ood": {evil: found["ood"]["black"]}}))
+    np.savez(run / "predictions.npz", **{key.replace("ood_black", f"ood_{evil}"): a for key, a in arrays.items()})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ParameterError, match="cannot be a part of a file name"):
+        write_report(run)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_figures_that_are_linked_elsewhere_are_not_followed(tmp_path):
+    run, outside = tmp_path / "run", tmp_path / "precious"
+    a_report(run)
+    shutil.rmtree(run / "figures")
+    outside.mkdir()
+    (run / "figures").symlink_to(outside)
+    with pytest.raises(ParameterError, match="symbolic link"):
+        write_report(run)
+    assert list(outside.iterdir()) == []

@@ -2,8 +2,9 @@
 
 import pytest
 
+from mcrepar.errors import ParameterError
 from mcrepar.training.folder import read_run
-from mcrepar.training.report_files import read_text
+from mcrepar.training.report_files import figure_path, read_text
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", "{", "\x00"])
@@ -17,3 +18,10 @@ def test_text_that_is_not_there(tmp_path):
     assert read_text(tmp_path / "config.yaml") == ""
     (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\xff")
     assert read_text(tmp_path / "config.yaml") == ""
+
+
+@pytest.mark.parametrize("name", ["x/../../evil", "..", "a b", "", "/evil", "x\\y", "a\n", "a\0"])
+def test_a_figure_is_written_inside_the_folder_or_not_at_all(name, tmp_path):
+    with pytest.raises(ParameterError, match="cannot be a part of a file name"):
+        figure_path(tmp_path, name)
+    assert figure_path(tmp_path, "images_svhn-2_wrong") == tmp_path / "figures" / "images_svhn-2_wrong.png"

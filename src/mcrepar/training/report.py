@@ -15,7 +15,7 @@ from mcrepar import plots
 from mcrepar.training import report_words as words
 from mcrepar.training.folder import read_run
 from mcrepar.training.report_figures import Panel, panels
-from mcrepar.training.report_files import read_log, read_results, read_text
+from mcrepar.training.report_files import figure_path, read_log, read_results, read_text
 from mcrepar.training.report_pictures import GROUPS
 from mcrepar.training.whole_file import write_bytes
 
@@ -34,11 +34,11 @@ def write_report(folder: str | Path) -> Path:
     figures = list(panels(results, arrays, read_log(folder)))
     galleries = list(_galleries(results, arrays))
     for panel in figures:
-        write_bytes(folder / "figures" / f"{panel.name}.png", plots.png(panel.figure))
+        write_bytes(figure_path(folder, panel.name), plots.png(panel.figure))
     for gallery in galleries:
         captions = [f"{item['head']} · {item['spread']}\n{item['tail']}" for item in gallery["items"]]
         picture = plots.gallery(gallery["images"], captions, gallery["title"])
-        write_bytes(folder / "figures" / f"{gallery['name']}.png", plots.png(picture, 120))
+        write_bytes(figure_path(folder, gallery["name"]), plots.png(picture, 120))
     page = _page(folder, results, figures, galleries)
     write_bytes(folder / "report.html", page.encode("utf-8"))
     return folder / "report.html"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcrepar.errors import ParameterError
+from mcrepar.training import whole_file
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -21,7 +23,7 @@ def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
     """
     asked, instead = f"the report of {folder}", f"mcrepar evaluate {folder}, which writes it"
     try:
-        results = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        results = json.loads(whole_file.read_text(folder / "metrics.json"))
         with np.load(folder / "predictions.npz", allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
@@ -30,7 +32,25 @@ def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
         raise ParameterError(asked, f"its results cannot be read ({type(error).__name__}: {error})", instead) from None
     if not isinstance(results, dict) or not {"in", "task", "command"} <= set(results) or "y" not in arrays:
         raise ParameterError(asked, "metrics.json or predictions.npz is of another form", instead)
+    for name in results.get("ood") or ():
+        figure_path(folder, str(name))
     return results, arrays
+
+
+def figure_path(folder: Path, name: str) -> Path:
+    """Where a figure is written: inside the run folder, or a refusal.
+
+    Args:
+        folder: of the run.
+        name: of the figure, without suffix; part of it may come from a file that anyone can have changed.
+    """
+    asked, place = f"the report of {folder}", folder / "figures"
+    if not re.fullmatch(r"[\w-]+", name):
+        why, instead = f"{name!r} cannot be a part of a file name", "letters, digits, _ and -"
+        raise ParameterError(asked, why, f"{instead} in the names of out-of-distribution data")
+    if place.is_symlink():
+        raise ParameterError(asked, f"{place} is a symbolic link, which is not followed", "the folder without it")
+    return place / f"{name}.png"
 
 
 def read_log(folder: Path) -> dict[str, NDArray[np.float64]]:
@@ -54,6 +74,6 @@ def read_text(path: Path) -> str:
         path: of the file.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return whole_file.read_text(path)
     except (OSError, ValueError):
         return ""
