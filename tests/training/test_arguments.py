@@ -6,6 +6,7 @@ from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
 from mcrepar.training.arguments import RECIPES, add_arguments, expand, read_arguments, recipes
+from mcrepar.training.checkpoint import write
 from mcrepar.training.config import TrainConfig, flag, names
 from mcrepar.training.setup import Facts, build_network, make_bayesian
 
@@ -67,8 +68,43 @@ def test_resume_takes_the_options_of_the_run(tmp_path):
     assert parsed("--resume", *out, "--recipe", "digits").epochs == 40  # which `train` then refuses
 
 
-def test_resume_of_nothing_takes_the_defaults(tmp_path):
-    assert parsed("--resume", "--out", str(tmp_path)).epochs == 100
+def test_resume_of_nothing_and_without_options_is_refused(tmp_path):
+    """A job that was killed before config.yaml was written must not train the defaults."""
+    out = ["--out", str(tmp_path / "nosuch")]
+    for words in ([], ["--threads", "1"], ["--progress=none", "--no-tensorboard", "--root", "data"]):
+        with pytest.raises(ParameterError, match="there is no run to go on with"):
+            expand(["--resume", *out, *words])
+
+
+def test_resume_of_nothing_begins_what_the_options_say(tmp_path):
+    out = ["--resume", "--out", str(tmp_path / "nosuch")]
+    assert parsed(*out, "--epochs", "7").epochs == 7
+    assert parsed(*out, "--recipe", "digits").epochs == 40
+    (tmp_path / "a.yaml").write_text("epochs: 5")
+    assert parsed(*out, "--config", str(tmp_path / "a.yaml")).epochs == 5
+
+
+def test_resume_refuses_options_that_were_cut_short(tmp_path):
+    """Cut after any line, what is left is valid YAML with fewer options."""
+    path = tmp_path / "config.yaml"
+    lines = TrainConfig(epochs=3, batch_size=128).to_yaml().splitlines(keepends=True)
+    for end in range(len(lines)):
+        path.write_text("".join(lines[:end]))
+        if any(line.startswith("channels_last") for line in lines[:end]):
+            break  # only options that may differ are left out
+        with pytest.raises(ParameterError, match=r"config\.yaml: .*--resume restores it"):
+            expand(["--resume", "--out", str(tmp_path)])
+    assert end > 40
+
+
+def test_without_config_yaml_the_options_come_from_the_checkpoint(tmp_path):
+    options = TrainConfig(epochs=7, lr=0.5, data_options={"size": (3, 4)}).plain()
+    write(tmp_path / "checkpoints", 1, {"step": 1, "options": options})
+    c = parsed("--resume", "--out", str(tmp_path))
+    assert (c.epochs, c.lr, c.data_options, c.out) == (7, 0.5, {"size": [3, 4]}, str(tmp_path))
+    write(tmp_path / "checkpoints", 2, {"step": 2, "options": {**options, "width": 3}})
+    with pytest.raises(ParameterError, match="there is no option 'width'"):
+        expand(["--resume", "--out", str(tmp_path)])
 
 
 SIZES = {

@@ -74,6 +74,47 @@ def test_a_damaged_one_falls_back_to_the_one_before(how, tmp_path):
         assert newest(tmp_path).state["step"] == 1
 
 
+def break_by_kind(path: Path, how: str) -> Path:
+    """Put something else in the place of a checkpoint, under a name that may hold its checksum."""
+    path.unlink()
+    if how == "dangling link":
+        path.symlink_to("nosuch")
+    elif how == "link to itself":
+        path.symlink_to(path.name)
+    elif how == "directory":
+        path.mkdir()
+    elif how == "fifo":
+        os.mkfifo(path)
+    else:
+        raw = {"no checkpoint": b"not of torch", "pickle": b"\x80\x04K\x01.", "other parts": b""}[how]
+        path.write_bytes(raw)
+        if how == "other parts":
+            torch.save({"tensor": torch.zeros(2)}, path)
+        path = path.rename(path.with_name(f"{path.name[:13]}.{checkpoint.digest_of(path)[:16]}.pt"))
+    return path
+
+
+KINDS = ["dangling link", "link to itself", "directory", "fifo", "no checkpoint", "pickle", "other parts"]
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_whatever_is_no_checkpoint_falls_back_to_the_one_before(how, tmp_path):
+    first = write(tmp_path, 1, state(1))
+    last = break_by_kind(write(tmp_path, 2, state(2)), how)
+    with pytest.warns(UserWarning, match=f"{last.name} is damaged"):
+        found = newest(tmp_path)
+    assert found.state["step"] == 1
+    write(tmp_path, 3, state(3), good=found.path)
+    assert first.exists(), "the one that is good is kept, not the damaged one"
+    assert newest(tmp_path).state["step"] == 3
+
+
+def test_checkpoints_that_lead_nowhere_are_no_new_start(tmp_path):
+    (tmp_path / "c").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(ParameterError, match="leads nowhere"):
+        newest(tmp_path / "c")
+
+
 def test_damage_to_all_is_an_error_and_not_a_new_start(tmp_path):
     for step in (1, 2):
         damage(write(tmp_path, step, state(step)), "cut")
@@ -119,7 +160,7 @@ def test_reading_runs_no_code(tmp_path):
     fresh = tmp_path / "x.pt"
     torch.save({"step": Evil()}, fresh)
     fresh.rename(tmp_path / f"step-00000001.{checkpoint.digest_of(fresh)[:16]}.pt")
-    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+    with pytest.warns(UserWarning, match=r"[Ww]eights.only"), pytest.raises(ParameterError, match="all of its 1"):
         newest(tmp_path)
     assert not (tmp_path / "done").exists()
 

@@ -1,3 +1,4 @@
+import os
 from dataclasses import fields
 from typing import get_args, get_type_hints
 
@@ -63,6 +64,34 @@ def test_data_may_move_between_a_run_and_its_continuation():
     assert TrainConfig(data="mnist").differences(TrainConfig()) == ["data"]
 
 
+@pytest.mark.parametrize(("before", "after"), [("lr: 0.5", "lr: 0.25"), ("epochs: 3\n", ""), ("small_conv", "alexnet")])
+def test_options_that_were_changed_after_they_were_written_are_refused(before, after, tmp_path):
+    path = tmp_path / "config.yaml"
+    text = TrainConfig(lr=0.5, epochs=3).to_yaml()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(ParameterError, match="cut short or changed"):
+        read_config(path)
+
+
+def test_what_may_differ_may_be_changed_in_the_file(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("# moved\n" + TrainConfig(lr=0.5, root="here").to_yaml().replace("root: here", "root: there"))
+    assert read_config(path) == TrainConfig(lr=0.5, root="there")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_file_that_never_ends_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(ParameterError, match="cannot be read"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_options_survive_a_checkpoint():
+    c = TrainConfig(lr=1e-5, beta=1, data_options={"size": (3, 4)}, noise="learned")
+    assert c.differences(TrainConfig(**c.plain())) == []
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ParameterError, match="cannot be read"):
         read_config(tmp_path / "config.yaml")
@@ -97,6 +126,8 @@ def test_numbers_that_are_too_small_are_refused(name):
         ({"validation": 1.0}, "a share above 0.9"),
         ({"epochs": 3, "deterministic_epochs": 3}, "would be deterministic"),
         ({"beta": 0.5}, "graves has no beta"),
+        ({"stop_on": "elbo"}, "nothing stops without --patience"),
+        ({"stop_on": "accuracy", "patience": 3}, "no value of"),
         ({"beta": float("nan"), "kl_schedule": "constant"}, "less than 0"),
     ],
 )

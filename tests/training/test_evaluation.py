@@ -1,6 +1,9 @@
 """An evaluation against the same draws by hand, and what it says of data that do not fit."""
 
 import errno
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from mcrepar import ParameterError, metrics
 from mcrepar.cli import main
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.training import evaluation, train
+from mcrepar.training.config import read_config
 from mcrepar.training.evaluation import evaluate, evaluate_run
 from mcrepar.training.setup import open_run
 
@@ -308,7 +312,7 @@ def test_a_run_is_evaluated_from_another_folder_and_says_where_its_data_were(tmp
     monkeypatch.chdir(tmp_path)
     folder = train(config(tmp_path, epochs=1, root="data.npz"))
     config_file = folder / "config.yaml"
-    config_file.write_text(config_file.read_text().replace("posterior: radial", "posterior: normal"))
+    config_file.write_text(replace(read_config(config_file), posterior="normal").to_yaml())
     monkeypatch.chdir(folder)
     evaluate(options(folder))
     assert results(folder)[0]["model"]["posterior"] == "radial"  # what the network has
@@ -346,6 +350,16 @@ def test_a_full_disk_leaves_the_last_results(tmp_path, no_report, monkeypatch):
     with pytest.raises(ParameterError, match="No space left on device"):
         evaluate_run(run, options(run.folder, seed=5))
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
+
+
+def test_what_killed_evaluations_left_is_removed_once_it_is_old(tmp_path, no_report):
+    run = a_run(tmp_path / "a")
+    names = [".predictions.npz.3.tmp", ".metrics.json.4.tmp", ".mine.tmp"]
+    for name in names:
+        (run.folder / name).write_text("x")
+    os.utime(run.folder / names[0], (time.time() - 4000,) * 2)
+    evaluate_run(run, options(run.folder))
+    assert [(run.folder / name).exists() for name in names] == [False, True, True]
 
 
 def test_numbers_that_do_not_exist_are_null(tmp_path):

@@ -1,8 +1,10 @@
 import errno
+import itertools
 import json
 import math
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from tests.training.tiny import config, log_of, model_of, write_images, write_nu
 
 import mcrepar
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.training import checkpoint, train
+from mcrepar.nn.module import BayesianModule
+from mcrepar.training import checkpoint, learner, train
 from mcrepar.training.checkpoint import newest
 from mcrepar.training.config import TrainConfig
 from mcrepar.training.distributed import World
@@ -22,6 +25,7 @@ from mcrepar.training.seeds import seed_of
 from mcrepar.training.setup import build_network, open_run
 from mcrepar.training.stops import Diverged
 from mcrepar.training.task import Task
+from mcrepar.training.validation import Validated
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +94,13 @@ def test_one_step_is_the_elbo_step_anyone_would_write(tmp_path):
         torch.testing.assert_close(saved[name], parameter.detach(), rtol=0, atol=0)
 
 
-def test_early_stopping_keeps_the_best_model(tmp_path):
-    c = config(tmp_path, epochs=30, patience=2, lr=0.3, lr_schedule="constant", clip=1.0)  # jumps about
+@pytest.mark.parametrize("stop_on", ["predictive", "elbo"])
+def test_early_stopping_keeps_the_best_model(stop_on, tmp_path):
+    c = config(tmp_path, epochs=30, patience=2, lr=0.3, lr_schedule="constant", clip=1.0, stop_on=stop_on)  # jumps
     folder = train(c)
     losses = numbers(folder, "val_loss")
+    if stop_on == "predictive":
+        losses = [-lpd for lpd in numbers(folder, "val_lpd")]
     best = min(range(len(losses)), key=losses.__getitem__)
     assert len(losses) == best + 3 < 30
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
@@ -102,7 +109,31 @@ def test_early_stopping_keeps_the_best_model(tmp_path):
     kept = run.bnn.state_dict()
     assert not all(torch.equal(t, kept[name]) for name, t in last.items())
     kl = run.bnn.kl().item()
-    assert 0.1 * kl / 36 == pytest.approx(losses[best] - numbers(folder, "val_nll")[best], rel=1e-3)
+    elbo = numbers(folder, "val_loss")[best] - numbers(folder, "val_nll")[best]
+    assert 0.1 * kl / 36 == pytest.approx(elbo, rel=1e-3)
+
+
+def test_a_falling_kl_alone_does_not_keep_a_run_going(tmp_path, monkeypatch):
+    """Predictions that never get better stop the run, though the ELBO rises with every epoch."""
+    monkeypatch.setattr("mcrepar.training.loop.validate", lambda *args: Validated(nll=0.5, lpd=-0.4, score=1.0))
+    monkeypatch.setattr(BayesianModule, "kl", falling(BayesianModule.kl))
+    options = {"epochs": 8, "patience": 2, "kl_schedule": "constant"}
+    assert len(log_of(train(config(tmp_path, "a", **options)))) == 3
+    rows = log_of(train(config(tmp_path, "b", **options, stop_on="elbo")))
+    assert len(rows) == 8
+    losses = [float(row["val_loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+
+
+def falling(kl):
+    """A KL that is smaller at every call without a graph, which is that of validation."""
+    calls = itertools.count()
+
+    def smaller(self, *args, **kwargs):
+        value = kl(self, *args, **kwargs)
+        return value if torch.is_grad_enabled() else value * 0.5 ** next(calls)
+
+    return smaller
 
 
 def test_regression_reaches_the_noise_of_its_data(tmp_path):
@@ -291,11 +322,11 @@ def test_a_deterministic_loss_that_is_no_number_stops_too(tmp_path, monkeypatch)
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(good, tmp_path, monkeypatch, capsys):
     write, calls = checkpoint.write, []
 
-    def sometimes(folder, step, state):
+    def sometimes(folder, step, *rest):
         calls.append(step)
         if 3 <= step <= 8:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(folder, step, state)
+            no_space()
+        return write(folder, step, *rest)
 
     monkeypatch.setattr(checkpoint, "write", sometimes)
     folder = train(config(tmp_path, checkpoint_minutes=0.0))
@@ -306,26 +337,123 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(good, tmp_path, monkeypa
 
 
 def test_a_model_that_cannot_be_written_can_be_had_later(good, tmp_path, monkeypatch, capsys):
-
-    def full(self, folder):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "save", full)
-        with pytest.raises(ParameterError, match="could not be written; use more space, then --resume"):
+        patch.setattr(Path, "write_bytes", no_space)
+        with pytest.raises(ParameterError, match="could not be written; use mcrepar train --resume"):
             train(config(tmp_path))
     assert "No space" in capsys.readouterr().err
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
+    assert status(tmp_path / "run") == "failed"
     assert model_of(train(config(tmp_path, resume=True))) == model_of(good)
 
 
-def test_a_checkpoint_of_another_network_is_refused(good, tmp_path):
+def no_space(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def status(folder):
+    return json.loads((folder / "run.json").read_text())["status"]
+
+
+JUMPS = {"epochs": 30, "patience": 2, "lr": 0.3, "lr_schedule": "constant", "clip": 1.0}
+
+
+@pytest.fixture(scope="module")
+def stopped_early(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("early")
+    write_images(folder)
+    return train(config(folder, **JUMPS))
+
+
+class Disk:
+    """A disk that is full while the best model is written, from one call to another."""
+
+    def __init__(self, monkeypatch, first: int, last: float) -> None:
+        save, self.calls = learner.save, 0
+
+        def sometimes(bnn, folder):
+            self.calls += 1
+            if first <= self.calls <= last:
+                raise ParameterError("save", "it cannot be written (No space left on device)", "a larger disk")
+            save(bnn, folder)
+
+        monkeypatch.setattr(learner, "save", sometimes)
+
+
+def test_a_best_model_that_could_not_be_written_is_written_later(stopped_early, tmp_path, monkeypatch, capsys):
+    """Early stopping on a disk that is full at every better epoch, and has space at the end."""
+    disk = Disk(monkeypatch, 1, len(log_of(stopped_early)) - 1)
+    folder = train(config(tmp_path, **JUMPS))
+    assert disk.calls == len(log_of(stopped_early))
+    assert log_of(folder) == log_of(stopped_early)
+    assert model_of(folder) == model_of(stopped_early)
+    assert status(folder) == "finished"
+    assert "the model was not written (it cannot be written (No space" in capsys.readouterr().err
+
+
+def test_a_run_whose_best_model_could_not_be_stored_has_not_finished(stopped_early, tmp_path, monkeypatch):
+    """The model of the first epoch is there; the best is only in the checkpoint, from which it comes with --resume."""
+    with monkeypatch.context() as patch:
+        Disk(patch, 2, math.inf)
+        with pytest.raises(ParameterError, match="model: it could not be written"):
+            train(config(tmp_path, **JUMPS))
+    folder = tmp_path / "run"
+    assert status(folder) == "failed"
+    assert model_of(folder) != model_of(stopped_early)
+    train(config(tmp_path, **JUMPS, resume=True))
+    assert status(folder) == "finished"
+    assert model_of(folder) == model_of(stopped_early)
+
+
+def test_a_failed_write_leaves_network_and_likelihood_of_one_model(tmp_path, monkeypatch):
+    write_numbers(tmp_path)
+    options = {"model": "fcnet", "model_options": {"hidden": [4]}, "augment": "none", "batch_size": 32, "patience": 9}
+    seen = []
+    save = Learner.save
+
+    def noted(self, folder, numbers=None):
+        save(self, folder, numbers)
+        seen.append(model_of(folder.parent))
+
+    monkeypatch.setattr(Learner, "save", noted)
+    Disk(monkeypatch, 2, math.inf)
+    with pytest.raises(ParameterError, match="could not be written"):
+        train(config(tmp_path, **options))
+    assert [model_of(tmp_path / "run")] == seen
+
+
+def test_a_model_folder_that_became_a_link_is_not_followed(tmp_path, monkeypatch):
+    """While the run goes on; at the start it is refused."""
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    fit = Trainer.fit
+
+    def linked(self, signals):
+        (self.folder.path / "model").symlink_to(outside)
+        fit(self, signals)
+
+    monkeypatch.setattr(Trainer, "fit", linked)
+    with pytest.raises(ParameterError, match="could not be written"):
+        train(config(tmp_path, epochs=1))
+    assert list(outside.iterdir()) == []
+    assert status(tmp_path / "run") == "failed"
+
+
+def test_a_log_that_could_not_be_written_is_no_finished_run(good, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("mcrepar.training.loop.write_log", no_space)
+        with pytest.raises(ParameterError, match=r"log\.csv: it could not be written"):
+            train(config(tmp_path))
+    assert status(tmp_path / "run") == "failed"
+    assert log_of(train(config(tmp_path, resume=True))) == log_of(good)
+
+
+def test_a_checkpoint_of_another_run_is_refused(good, tmp_path):
     mixed = train(config(tmp_path, "large", model_options={"blocks": 2}, epochs=1))
     (mixed / "run.json").write_text((mixed / "run.json").read_text().replace('"finished"', '"stopped"'))
     shutil.rmtree(mixed / "checkpoints")
     shutil.copytree(good / "checkpoints", mixed / "checkpoints")
     model = model_of(mixed)
-    with pytest.raises(ParameterError, match="it is of another network"):
+    with pytest.raises(ParameterError, match=r"other options \(model_options: {'blocks': 1} there"):
         train(config(tmp_path, "large", model_options={"blocks": 2}, epochs=1, resume=True))
     assert model_of(mixed) == model
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import mcrepar
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.training import train
-from mcrepar.training.config import TrainConfig
+from mcrepar.training.config import TrainConfig, read_config
 from mcrepar.training.distributed import World
 from mcrepar.training.setup import Facts, Units, as_input, build_likelihood, build_network, open_run, read_data
 from mcrepar.training.task import Task
@@ -180,7 +181,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_model_of_another_network_is_refused(finished, tmp_path):
     moved = tmp_path / "moved"
     moved.mkdir()
-    (moved / "config.yaml").write_text((finished / "config.yaml").read_text().replace("{blocks: 1}", "{blocks: 2}"))
+    other = replace(read_config(finished / "config.yaml"), model_options={"blocks": 2})
+    (moved / "config.yaml").write_text(other.to_yaml())
     (moved / "run.json").write_text((finished / "run.json").read_text())
     (moved / "model").symlink_to(finished / "model")
     with pytest.raises(McreparError, match="what was saved has no"):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -21,14 +22,15 @@ def test_without_noise_it_is_the_cross_entropy_and_the_accuracy():
     split = Split(x, torch.arange(len(x)) % 4)
     with torch.no_grad():
         out = net(x)
-    wanted = nn.functional.cross_entropy(out, split.y).item(), (out.argmax(1) == split.y).double().mean().item()
-    assert validate(net, Categorical(), split, as_is, 5, World()) == pytest.approx(wanted, rel=1e-5)
+    nll = nn.functional.cross_entropy(out, split.y).item()
+    wanted = nll, -nll, (out.argmax(1) == split.y).double().mean().item()
+    assert astuple(validate(net, Categorical(), split, as_is, 5, World())) == pytest.approx(wanted, rel=1e-5)
     bnn = bayesian(net, start_std=1e-12)
-    assert validate(bnn, Categorical(), split, as_is, 3, World()) == pytest.approx(wanted, rel=1e-5)
+    assert astuple(validate(bnn, Categorical(), split, as_is, 3, World())) == pytest.approx(wanted, rel=1e-5)
     assert bnn.training
 
 
-def test_the_nll_is_the_mean_over_draws_and_the_score_that_of_their_mean():
+def test_the_nll_is_the_mean_over_draws_and_density_and_score_are_those_of_their_mean():
     torch.manual_seed(0)
     bnn, x = bayesian(nn.Linear(3, 4), start_std=2.0), torch.randn(50, 3)
     split = Split(x, torch.arange(50) % 4)
@@ -39,7 +41,9 @@ def test_the_nll_is_the_mean_over_draws_and_the_score_that_of_their_mean():
         outs = [bnn.run(bnn.draw(), x) for _ in range(4)]
     nll = sum(nn.functional.cross_entropy(out, split.y).item() for out in outs) / 4
     mean = sum(out.softmax(1) for out in outs)
-    assert got == pytest.approx((nll, (mean.argmax(1) == split.y).double().mean().item()), rel=1e-5)
+    lpd = (mean / 4)[torch.arange(50), split.y].log().mean().item()
+    assert astuple(got) == pytest.approx((nll, lpd, (mean.argmax(1) == split.y).double().mean().item()), rel=1e-5)
+    assert got.lpd > -got.nll + 0.1, "averaging helps"
 
 
 def test_regression_has_a_root_mean_squared_error():
@@ -47,6 +51,6 @@ def test_regression_has_a_root_mean_squared_error():
     nn.init.zeros_(net.weight)
     nn.init.constant_(net.bias, 3.0)
     split = Split(torch.zeros(4, 2), torch.tensor([3.0, 3.0, 5.0, 1.0]))
-    nll, rmse = validate(net, Normal(1.0), split, as_is, 1, World())
-    assert rmse == pytest.approx(math.sqrt(2))
-    assert nll == pytest.approx(1.0 + 0.5 * math.log(2 * math.pi))
+    found = validate(net, Normal(1.0), split, as_is, 1, World())
+    assert found.score == pytest.approx(math.sqrt(2))
+    assert found.nll == pytest.approx(1.0 + 0.5 * math.log(2 * math.pi))

@@ -80,7 +80,7 @@ def refuse(folder: Path, why: str, instead: str = "a folder that mcrepar.save wr
 def _write_into(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     fresh = folder / f".{secrets.token_hex(8)}.tmp"
     try:
-        _safetensors().save_file(dict(tensors), fresh)
+        fresh.write_bytes(_safetensors().save(dict(tensors)))  # save_file hides OSErrors and sets the mode to 0600
         digest = digest_of(fresh)
         name = f"tensors-{digest[:16]}.safetensors"
         _settle(fresh, folder / name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.training.config import GROUPS, TrainConfig, flag, names, read_options
+from mcrepar.training.config import GROUPS, MAY_DIFFER, TrainConfig, flag, names, read_config, read_options
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -71,7 +72,7 @@ def expand(words: Sequence[str]) -> list[str]:
         if name == "--config" and (path := Path(value or "".join(typed[:1]))).is_file():
             read_options(path)
         rest.append(word)
-    return [*_resumed(rest), *first, *rest]
+    return [*_resumed([*first, *rest]), *first, *rest]
 
 
 def read_arguments(values: Mapping[str, Any]) -> TrainConfig:
@@ -87,11 +88,31 @@ def _recipe(name: str) -> Path:
 
 
 def _resumed(words: Sequence[str]) -> list[str]:
-    """The options of the run in --out, where --resume is asked for."""
+    """The options of the run in --out, where --resume is asked for; without config.yaml those of its checkpoint."""
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if "--resume" not in given:
+        return []
     out = TrainConfig().out
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name == "--out":
             out = value if equals else "".join(words[place + 1 : place + 2])
     kept = Path(out) / "config.yaml"
-    return ["--config", str(kept)] if "--resume" in words and kept.is_file() else []
+    if os.path.lexists(kept):
+        read_config(kept)
+        return ["--config", str(kept)]
+    if (kept.parent / "checkpoints").is_dir() and (text := _from_checkpoint(kept.parent / "checkpoints")):
+        return ["--config", text]
+    if all(name.replace("--no-", "--") in map(flag, MAY_DIFFER) for name in given):
+        why = "there is no run to go on with, and nothing says what to train"
+        raise ParameterError(f"--resume --out {out}", why, "the options of the run too, such as --recipe NAME")
+    return []
+
+
+def _from_checkpoint(folder: Path) -> str:
+    """The options that a checkpoint holds, as YAML; "" where there is no checkpoint."""
+    from mcrepar.training.checkpoint import newest
+    from mcrepar.training.folder import kept_options
+
+    found = newest(folder)
+    return "" if found is None else kept_options(found).to_yaml()

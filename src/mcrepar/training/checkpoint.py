@@ -1,14 +1,18 @@
 """Checkpoints: written beside their place and moved there when they are on the disk, sealed by their name.
 
 `step-00001234.<first 16 hex digits of sha256>.pt` is a dict of plain numbers and tensors; the two newest are kept.
+It also holds the options and what run.json says, so that both can be restored.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import warnings
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +22,11 @@ from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
 from mcrepar.nn.folder import digest_of
+from mcrepar.training.whole_file import open_plain
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
+PARTS = ("step", "bayesian", "model", "likelihood", "optimizer", "position", "sums")  # without which no run goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +42,14 @@ class Found:
     state: dict[str, Any]
 
 
-def write(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
+def write(folder: Path, step: int, state: Mapping[str, Any], good: Path | None = None) -> Path:
     """Write a checkpoint, then drop all but it and the one before; an OSError leaves the older ones as they are.
 
     Args:
         folder: of the checkpoints, made where it does not exist.
         step: how many steps were made.
         state: numbers, texts, tensors, and lists and dicts of them.
+        good: the last that was written or read, where there is one: those between are damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f".step-{step:08d}.{os.getpid()}.tmp"
@@ -59,27 +66,54 @@ def write(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
         settle(folder)
     finally:
         fresh.unlink(missing_ok=True)
-    before = [old for old in _listed(folder) if old.name[:13] < path.name[:13]]
+    last = (good or path).name[:13]
+    before = [old for old in _listed(folder) if old.name[:13] < path.name[:13] and old.name[:13] <= last]
     for old in _listed(folder):  # one of a later step is damaged: this run has gone on from an earlier one
         if old not in (path, *before[: KEPT - 1]):
-            old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder of such a name is not ours
+                old.unlink()
     return path
 
 
-def newest(folder: Path) -> Found | None:
-    """The newest checkpoint that is whole, with a warning for each that is damaged; None where there is none at all."""
+def newest(folder: Path, parts: Collection[str] = ("step",)) -> Found | None:
+    """The newest checkpoint that is whole, with a warning for each that is not; None where there is none at all.
+
+    Args:
+        folder: of the checkpoints.
+        parts: what a checkpoint must hold.
+    """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ParameterError(f"{folder}", "it is no folder of checkpoints, or leads nowhere", "the run's own folder")
     paths = _listed(folder)
     for path in paths:
-        match = NAME.fullmatch(path.name)
-        assert match is not None
-        if digest_of(path)[:16] == match[2]:
-            return Found(path, torch.load(path, map_location="cpu", weights_only=True))
-        then = "the one before it is taken" if path != paths[-1] else "there is none before it"
-        warnings.warn(f"{path.name} is damaged and was left out; {then}", stacklevel=2)
+        try:
+            return Found(path, _read(path, parts))
+        except MemoryError:
+            raise
+        except Exception as error:  # files that are not what they should be fail in many ways
+            then = "the one before it is taken" if path != paths[-1] else "there is none before it"
+            why = str(error).partition("\n")[0]
+            warnings.warn(f"{path.name} is damaged ({why}) and was left out; {then}", stacklevel=2)
     if paths:
         why = f"all of its {len(paths)} checkpoints are damaged"
         raise ParameterError(f"{folder}", why, "another --out, or remove that folder to begin again")
     return None
+
+
+def _read(path: Path, parts: Collection[str]) -> dict[str, Any]:
+    """What a checkpoint holds; an error of any kind where it is no plain file, changed, or of another form."""
+    match = NAME.fullmatch(path.name)
+    assert match is not None
+    with open_plain(path) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest()[:16] != match[2]:
+            raise ValueError("its bytes are not those that were written")
+        if not zipfile.is_zipfile(file):  # torch.load would take it for its format of old
+            raise ValueError("it is no checkpoint")
+        file.seek(0)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or not set(parts) <= set(state):
+        raise ValueError("it has not the parts of a checkpoint")
+    return state
 
 
 def restore(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
@@ -127,4 +161,4 @@ def settle(folder: Path) -> None:
 def _listed(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
     found = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (path.name[:13], path.stat().st_mtime), reverse=True)
+    return sorted(found, key=lambda path: (path.name[:13], path.lstat().st_mtime), reverse=True)

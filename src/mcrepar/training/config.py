@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,9 +14,12 @@ from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
 from mcrepar.option_values import check_value, fits
+from mcrepar.training.whole_file import read_text
 
 END = "...\n"  # what YAML writes after a value that stands alone
 MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
+CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
+LARGEST = 2**20  # bytes of a file of options
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -86,8 +92,11 @@ class OptimOptions:
     scale_lr: float = option(1.0, "a factor of the learning rate of the posterior's log scales")
     weight_decay: float = option(0.0, "of Adam; the prior is there for that")
     clip: float | None = option(None, "the largest norm of the gradient; larger ones are shortened")
-    patience: int | None = option(None, "stop after so many epochs without a better validation ELBO, keep the best")
-    validation_draws: int = option(5, "draws of the weights for the validation ELBO")
+    patience: int | None = option(None, "stop after so many epochs without a better validation score, keep the best")
+    stop_on: Literal["predictive", "elbo"] = option(
+        "predictive", "that score: the log density of validation data under averaged predictions, or the ELBO"
+    )
+    validation_draws: int = option(5, "draws of the weights for validation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +151,18 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
             why = f"--kl-schedule {self.kl_schedule} has no beta"
             raise ParameterError(f"--beta {self.beta:g}", why, "--kl-schedule constant, linear or cyclic")
 
+        if self.stop_on != TrainConfig.stop_on and self.patience is None:
+            raise ParameterError(f"--stop-on {self.stop_on}", "nothing stops without --patience", "--patience 10 too")
+
     def differences(self, other: TrainConfig) -> list[str]:
         """The options in which two runs differ, of those that must not."""
-        return [name for name in names() if name not in MAY_DIFFER and getattr(self, name) != getattr(other, name)]
+        here, there = self.plain(), other.plain()
+        return [name for name in names() if name not in MAY_DIFFER and here[name] != there[name]]
+
+    def plain(self) -> dict[str, Any]:
+        """The options as JSON has them, for a checkpoint; `TrainConfig(**plain)` are the same again."""
+        values = {name: getattr(self, name) for name in names()}
+        return dict(json.loads(json.dumps(values, default=str)))
 
     def to_yaml(self) -> str:
         """The options, by group, as --config reads them."""
@@ -157,7 +175,8 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
                 value = yaml.safe_dump(getattr(self, name), default_flow_style=True, width=1000)
                 lines.append(f"{name}: {value.removesuffix(END).strip()}")
             lines.append("")
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        return f"# checksum of the options that may not change: {checksum(text)}\n{text}"
 
 
 LEAST: Mapping[str, float] = {
@@ -177,10 +196,28 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def checksum(text: str) -> str:
+    r"""Of the lines of config.yaml that a resumed run must have unchanged.
+
+    >>> checksum("# a comment\nlr: 0.1\nout: runs/a") == checksum("lr: 0.1\nout: runs/b") != checksum("lr: 0.2")
+    True
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    fixed = [line for line in lines if line and line[0] != "#" and line.partition(":")[0] not in MAY_DIFFER]
+    return hashlib.sha256("\n".join(fixed).encode()).hexdigest()[:16]
+
+
 def read_config(path: Path) -> TrainConfig:
-    """The options that a run folder keeps, or a refusal."""
+    """The options that a run folder keeps, or a refusal: also of those that were changed after they were written."""
     kinds = get_type_hints(TrainConfig)
-    config = TrainConfig(**{name: _number(value, kinds[name]) for name, value in read_options(path).items()})
+    try:
+        values, written = read_options(path), CHECKSUM.search(text := read_text(path, LARGEST))
+        if written is not None and written[1] != checksum(text):
+            raise ParameterError(f"{path}", "it was cut short or changed after it was written", "")
+    except ParameterError as error:
+        restored = "if it is removed, mcrepar train --resume restores it from a checkpoint"
+        raise ParameterError(error.asked, error.why, f"the file as it was written: {restored}") from None
+    config = TrainConfig(**{name: _number(value, kinds[name]) for name, value in values.items()})
     try:
         config.check()
     except ParameterError as error:
@@ -204,8 +241,8 @@ def read_options(path: Path) -> dict[str, Any]:
 
     instead = "options in YAML, such as the config.yaml that mcrepar train writes"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        values = yaml.safe_load(read_text(path, LARGEST))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ParameterError(f"{path}", f"it cannot be read ({type(error).__name__})", instead) from None
     if not isinstance(values, dict):
         raise ParameterError(f"{path}", "it holds no options", instead)

@@ -30,9 +30,10 @@ from mcrepar.training.report import write_report
 from mcrepar.training.report_console import print_results
 from mcrepar.training.report_pictures import chosen, thumbnails
 from mcrepar.training.setup import Run, calibration_batch, open_run
-from mcrepar.training.whole_file import write_bytes
+from mcrepar.training.whole_file import remove_stale, write_bytes
 
 __all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
+WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
 
 
@@ -201,6 +202,8 @@ def _written(folder: Path, results: Mapping[str, Any], contents: Arrays, options
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **contents)
     path = folder / "metrics.json"
+    for place in (folder, folder / "figures"):
+        remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
         write_bytes(folder / "predictions.npz", buffer.getvalue())
         write_bytes(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from mcrepar.training.schedules import beta_schedule, rate
 from mcrepar.training.seeds import seed_of
 from mcrepar.training.setup import build_likelihood, build_network, lay_out, make_bayesian, warm_started
 from mcrepar.training.task import Task
-from mcrepar.training.whole_file import write_text
+from mcrepar.training.whole_file import staged
 
 
 class Learner:
@@ -183,10 +184,34 @@ class Learner:
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def save(self, folder: Path) -> None:
-        """Write the model to use: the network as `mcrepar.save` does, and the numbers of its likelihood."""
+    def copy(self) -> dict[str, Any]:
+        """The numbers of the network and its likelihood, as they are now."""
+        state = {"model": checkpoint.tensors_of(self.net), "likelihood": self.likelihood.state_dict()}
+        return {part: {name: t.detach().clone() for name, t in tensors.items()} for part, tensors in state.items()}
+
+    def _load(self, numbers: Mapping[str, Any]) -> None:
+        self.net.load_state_dict(numbers["model"], strict=False)
+        self.likelihood.load_state_dict(numbers["likelihood"])
+
+    def save(self, folder: Path, numbers: Mapping[str, Any] | None = None) -> None:
+        """Write the model to use: the network as `mcrepar.save` does, and the numbers of its likelihood.
+
+        Args:
+            folder: of the model; an error leaves the model that it holds.
+            numbers: what `copy` returned, to write a model of the past.
+        """
         assert self.bayesian is not None
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(folder))
+        if numbers is not None:
+            present = self.copy()
+            self._load(numbers)
+            try:
+                self.save(folder)
+            finally:
+                self._load(present)
+            return
         folder.mkdir(exist_ok=True)
-        numbers = {name: t.tolist() for name, t in self.likelihood.state_dict().items()}
-        write_text(folder / "likelihood.json", json.dumps(numbers) + "\n")
-        save(self.bayesian, folder)
+        scales = {name: t.tolist() for name, t in self.likelihood.state_dict().items()}
+        with staged(folder / "likelihood.json", f"{json.dumps(scales)}\n".encode()):
+            save(self.bayesian, folder)

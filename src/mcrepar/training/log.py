@@ -21,7 +21,8 @@ def columns(score: str) -> tuple[str, ...]:
     ('epoch', 'step', 'loss', 'nll')
     """
     return (
-        "epoch", "step", "loss", "nll", "kl", "beta", "lr", score, "val_loss", "val_nll", f"val_{score}", "seconds",
+        "epoch", "step", "loss", "nll", "kl", "beta", "lr", score, "val_loss", "val_nll", "val_lpd", f"val_{score}",
+        "seconds",
     )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ class Position:
         batch: how many steps of the present epoch are done.
         sums: of the present epoch, on this process.
         rows: of log.csv.
-        best: the smallest validation loss.
+        best: the smallest validation loss, of those that early stopping compares.
         waited: epochs since then.
     """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,8 +69,9 @@ class Trainer:
         self.learner = Learner(config, self.task, world)
         self.position = Position()
         self.score = "accuracy" if self.task.facts.classes else "rmse"
-        world.first(self._begin)
-        found = world.first(lambda: checkpoint.newest(folder.path / "checkpoints"))
+        self.pending: dict[str, Any] | None = None  # the best model, while it could not be written
+        found = world.first(self._begin)
+        self.good = None if found is None else found.path  # the last checkpoint
         if found is not None:
             self._restore(found)
         self.display = display_of(config, self.task.batches, self.position.epoch, visible=world.rank == 0)
@@ -102,7 +105,7 @@ class Trainer:
             raise
         finally:
             self.display.close()
-            self.board.close()
+            self._write("the log of TensorBoard", self.board.close)
 
     def _waited_enough(self) -> bool:
         return self.config.patience is not None and self.position.waited >= self.config.patience
@@ -169,11 +172,10 @@ class Trainer:
         row["seconds"] = p.sums.seconds + time.perf_counter() - start
         p.epoch, p.batch, p.sums = p.epoch + 1, 0, Sums()
         p.rows.append(row)
-        if best:
-            self._write("the model", lambda: learner.save(self.folder.path / "model"))
+        self._store(best)
         self._write_log()
         self.display.row(row, self.config.epochs)
-        self.board.row(row)
+        self._write("the log of TensorBoard", lambda: self.board.row(row))
 
     def _validate(self, row: Row) -> bool:
         """Fill in the validation columns; whether this model is the best so far and such models are kept."""
@@ -181,22 +183,23 @@ class Trainer:
         if self.task.validation is None:
             return False
         torch.manual_seed(seed_of(config.seed, "validation", p.epoch))  # the same draws on every process
-        nll, score = validate(
+        found = validate(
             learner.net, learner.likelihood, self.task.validation, self.task.plain, config.validation_draws, self.world
         )
-        row |= {"val_nll": nll, f"val_{self.score}": score}
+        row |= {"val_nll": found.nll, "val_lpd": found.lpd, f"val_{self.score}": found.score}
         if learner.bayesian is None:
             return False
         with torch.no_grad():
-            loss = nll + final_beta(config) * float(learner.bayesian.kl()) / len(self.task.train)
+            loss = found.nll + final_beta(config) * float(learner.bayesian.kl()) / len(self.task.train)
         row["val_loss"] = loss
-        better = loss < p.best
-        p.best, p.waited = (loss, 0) if better else (p.best, p.waited + 1)
+        now = -found.lpd if config.stop_on == "predictive" else loss
+        better = now < p.best
+        p.best, p.waited = (now, 0) if better else (p.best, p.waited + 1)
         return better and config.patience is not None
 
     # ---- what is kept
 
-    def _begin(self) -> None:
+    def _begin(self) -> checkpoint.Found | None:
         facts, net = self.task.facts, self.learner.net
         state = 3 * sum(t.nbytes for t in checkpoint.tensors_of(net).values())  # Adam keeps two numbers for each
         about = {
@@ -206,11 +209,12 @@ class Trainer:
             "simulated": facts.simulated,
             "data": facts.as_dict(),
         }
-        self.folder.begin(about, state)
+        return self.folder.begin(about, state)
 
     def _restore(self, found: checkpoint.Found) -> None:
         """Go on from a checkpoint; with another number of processes, the first takes the sums of all."""
         self.learner.restore(found.state, found.path)
+        self.pending = found.state.get("pending")
         sums = [Sums(*numbers) for numbers in found.state["sums"]]
         if len(sums) != self.world.size:
             total = Sums(*(sum(column) for column in zip(*found.state["sums"], strict=True)))
@@ -224,22 +228,37 @@ class Trainer:
             "step": step,
             "position": {**asdict(p), "sums": None},
             "sums": self.world.gather(astuple(p.sums)),
+            "pending": self.pending,
+            "options": self.config.plain(),
+            "run": self.folder.known,
         }
         place = self.folder.path / "checkpoints"
-        self._write(f"the checkpoint of step {step}", lambda: checkpoint.write(place, step, state))
+
+        def write() -> None:
+            self.good = checkpoint.write(place, step, state, self.good)
+
+        self._write(f"the checkpoint of step {step}", write)
         self.written = time.monotonic()
 
-    def _write_log(self) -> None:
+    def _store(self, best: bool) -> bool:
+        """Write the model where it is the best; one that could not be written is kept, and tried again here."""
+        place, kept = self.folder.path / "model", None if best else self.pending
+        if best or kept is not None:
+            done = self._write("the model", lambda: self.learner.save(place, kept))
+            self.pending = None if done else kept or self.learner.copy()
+        return self.pending is None
+
+    def _write_log(self) -> bool:
         path = self.folder.path / "log.csv"
-        self._write("log.csv", lambda: write_log(path, self.position.rows, self.score))
+        return self._write("log.csv", lambda: write_log(path, self.position.rows, self.score))
 
     def _write(self, what: str, work: Callable[[], object]) -> bool:
         """Do it on the first process; a disk that is full costs what was to be written, not what is there."""
         if self.world.rank == 0:
             try:
                 work()
-            except OSError as error:
-                why = error.strerror or error
+            except (OSError, McreparError) as error:
+                why = error.why if isinstance(error, McreparError) else error.strerror or error
                 self.display.warn(f"{what} was not written ({why}); what was there before is kept, training goes on")
                 return False
         return True
@@ -256,12 +275,15 @@ class Trainer:
             raise Stopped(word, f"stopped in {where}; {again} goes on from there")
 
     def _finish(self) -> None:
+        """A last checkpoint, the model and the log; a run that could not store them has not finished."""
         self._checkpoint()
-        place = self.folder.path / "model"
-        last = self.config.patience is None
-        if last and not self._write("the model", lambda: self.learner.save(place)):
-            raise ParameterError(f"{place}", "it could not be written", "more space, then --resume")
-        self._note("finished")
+        last = self.config.patience is None or math.isinf(self.position.best)  # no epoch was better than none
+        stored = {"model": self._store(last), "log.csv": self._write_log()}
+        stored["run.json"] = all(stored.values()) and self._note("finished")
+        if missing := [name for name, done in stored.items() if not done]:
+            self._note("failed")
+            again = f"mcrepar train --resume --out {self.folder.path}, once there is space"
+            raise ParameterError(f"{self.folder.path / missing[0]}", "it could not be written", again)
 
-    def _note(self, status: str) -> None:
-        self._write("run.json", lambda: self.folder.note(status=status))
+    def _note(self, status: str) -> bool:
+        return self._write("run.json", lambda: self.folder.note(status=status))

@@ -24,10 +24,11 @@ from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.models import model
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.saving import load as load_model
-from mcrepar.training.checkpoint import mismatch, newest, restore
+from mcrepar.training.checkpoint import PARTS, mismatch, newest, restore
 from mcrepar.training.config import TrainConfig, read_config
 from mcrepar.training.seeds import generator_of
 from mcrepar.training.warm_start import read_weights
+from mcrepar.training.whole_file import read_text
 
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}  # by the number of spatial dimensions
 
@@ -265,9 +266,9 @@ def open_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     try:
-        kept = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        kept = json.loads(read_text(folder / "run.json"))
         facts, status = Facts.read(kept["data"]), str(kept["status"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         why = f"it holds no run ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, "a folder that mcrepar train wrote") from None
     config = read_config(folder / "config.yaml")
@@ -277,7 +278,7 @@ def open_run(folder: str | Path) -> Run:
         _restore_likelihood(likelihood, folder / "model" / "likelihood.json")
         note = "" if status == "finished" else f"the run is {status}, this is its best model so far"
     else:
-        found = newest(folder / "checkpoints")
+        found = newest(folder / "checkpoints", PARTS)
         if found is None or not found.state["bayesian"]:
             raise ParameterError(f"run {str(folder)!r}", "it has no model yet", "it when training has gone on")
         bnn = make_bayesian(net, config)
@@ -300,7 +301,7 @@ def digest(split: Split) -> str:
 
 def _restore_likelihood(likelihood: Likelihood, path: Path) -> None:
     try:
-        state = {name: torch.tensor(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+        state = {name: torch.tensor(value) for name, value in json.loads(read_text(path)).items()}
         why = mismatch(state, likelihood.state_dict())
     except (OSError, ValueError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"

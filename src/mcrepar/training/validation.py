@@ -1,8 +1,10 @@
-"""The validation ELBO and score: a few draws of the weights, each with norm statistics of its own."""
+"""What validation data say of a network: a few draws of the weights, each with norm statistics of its own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,21 @@ from mcrepar.nn.passes import evaluating
 from mcrepar.training.distributed import World
 
 BATCH = 500
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Means over the validation examples.
+
+    Args:
+        nll: the negative log likelihood, a mean over draws too: the first part of the ELBO.
+        lpd: the log predictive density, log of the mean over draws of p(y | draw), in which predictions are averaged.
+        score: accuracy or root mean squared error of the averaged predictions.
+    """
+
+    nll: float
+    lpd: float
+    score: float
 
 
 def total_score(likelihood: Likelihood, mean: Tensor, y: Tensor) -> float:
@@ -43,10 +60,10 @@ def validate(
     batch: Callable[[Split], tuple[Tensor, Tensor]],
     draws: int,
     world: World,
-) -> tuple[float, float]:
-    """The mean over data and draws of the negative log likelihood, and the score of the draws' mean.
+) -> Validated:
+    """How well a few draws predict, one by one and averaged.
 
-    Every process takes a share of the data; the draws, from the default RNG, must be the same on all.
+    Every process takes a share of the examples; the draws, from the default RNG, must be the same on all.
 
     Args:
         net: Bayesian, or still plain (then there is one pass).
@@ -60,16 +77,18 @@ def validate(
     parts = [split.at(mine[k : k + BATCH]) for k in range(0, len(mine), BATCH)]
     draws = draws if isinstance(net, BayesianModule) else 1
     means: list[Any] = [0.0] * len(parts)
-    nll = score = 0.0
+    logs: list[list[Tensor]] = [[] for _ in parts]  # log p(y | draw), by part and draw
     with evaluating(net), torch.no_grad():
         for _ in range(draws):
             run = partial(net.run, net.complete(net.draw())) if isinstance(net, BayesianModule) else net
             for place, part in enumerate(parts):
                 x, y = batch(part)
                 output = run(x).float()
-                nll -= float(likelihood.log_prob(output, y).sum()) / draws
+                logs[place].append(likelihood.log_prob(output, y).double())
                 means[place] = means[place] + likelihood.mean(output) / draws
-        for mean, part in zip(means, parts, strict=True):
-            score += total_score(likelihood, mean, batch(part)[1])
-    total_nll, total = (sum(column) for column in zip(*world.gather([nll, score]), strict=True))
-    return total_nll / len(split), mean_score(likelihood, total, len(split))
+        score = sum(total_score(likelihood, m, batch(part)[1]) for m, part in zip(means, parts, strict=True))
+    log_probs = [torch.stack(each) for each in logs]  # (draws, examples)
+    nll = -sum(float(each.sum()) for each in log_probs) / draws
+    lpd = sum(float((each.logsumexp(0) - math.log(draws)).sum()) for each in log_probs)
+    nll, lpd, score = (sum(column) for column in zip(*world.gather([nll, lpd, score]), strict=True))
+    return Validated(nll / len(split), lpd / len(split), mean_score(likelihood, score, len(split)))
