@@ -70,7 +70,7 @@ def elbo(
         draws: how many draws of all weights the nll is averaged over.
         last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
             M -> infinity.
-        last_layer_method: for Bernoulli "quadrature" (whatever M), "bound", "taylor" or "stream".
+        last_layer_method: for Bernoulli "stream" (M draws), "quadrature" ("exact" only), "bound" or "taylor".
         generator: decides all noise, of the weights and of the network (dropout); None is the default RNG.
 
     >>> from mcrepar import bayesian

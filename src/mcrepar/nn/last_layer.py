@@ -2,7 +2,7 @@
 
 What autograd keeps are a few tensors of the output's size, whatever M:
 regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, with t from the law of the means
-binary       fixed nodes in zeta; or a quadratic function of u (a lower bound, a Taylor polynomial), again d_P = 3
+binary       fixed nodes in zeta for the limit; or a quadratic function of u (a bound, a Taylor polynomial), d_P = 3
 classes      mean_i of the gradient, accumulated draw by draw beside the value
 """
 
@@ -46,7 +46,8 @@ def log_prob(
         law: of the output.
         y: the data.
         draws: M, or "exact" for M -> infinity.
-        method: for Bernoulli "quadrature" (the default; M -> infinity whatever `draws`), "bound", "taylor", "stream".
+        method: for Bernoulli "stream" (the default for M draws), "quadrature" (the default for "exact", which is
+            all that it computes), "bound" or "taylor".
         generator: the source of the noise; None is the default RNG of the device.
     """
     m = _draws(draws)
@@ -57,7 +58,8 @@ def log_prob(
     if method is not None and method not in methods:
         why = f"{type(likelihood).__name__} has no such method"
         raise MethodError(f"last_layer_method={method!r}", why, " or ".join(map(repr, methods)))
-    return methods[method or next(iter(methods))](likelihood, law, y, m, generator)
+    default = "stream" if m is not None and "stream" in methods else next(iter(methods))
+    return methods[method or default](likelihood, law, y, m, generator)
 
 
 def _draws(draws: object) -> int | None:
@@ -144,6 +146,11 @@ def _quadrature(
     likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """sum_n omega_n log p(y | a + b x_n), the product of two rules for two parts."""
+    if draws is not None:
+        why = "quadrature computes the limit of infinitely many draws and takes none"
+        raise MethodError(
+            f"last_layer_draws={draws} with last_layer_method='quadrature'", why, "last_layer_draws='exact'"
+        )
     rules = [_gauss(part.size) for part in law.parts]
     points = np.stack(np.meshgrid(*(x for x, _ in rules), indexing="ij")).reshape(len(rules), -1)
     weights = np.prod(np.meshgrid(*(w for _, w in rules), indexing="ij"), axis=0).reshape(-1)
@@ -208,7 +215,7 @@ class _Mean(torch.autograd.Function):
 
 
 Estimate = Callable[[Any, Preactivation, Tensor, int | None, torch.Generator | None], Tensor]
-METHODS: dict[type[Likelihood], dict[str, Estimate]] = {  # the first is the default
+METHODS: dict[type[Likelihood], dict[str, Estimate]] = {  # by default "stream" for M draws, else the first
     Normal: {"tuple": _square},
     Bernoulli: {"quadrature": _quadrature, "bound": _bound, "taylor": _taylor, "stream": _stream},
     Categorical: {"stream": _stream},
