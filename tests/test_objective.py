@@ -121,6 +121,15 @@ def test_a_generator_decides_draws_of_the_last_layer_and_checkpointed_parts():
             torch.testing.assert_close(p.grad, grad)
 
 
+def test_a_generator_seeds_no_device_that_is_not_restored(monkeypatch):
+    """torch.manual_seed would seed every device of the machine, also those whose state is not brought back."""
+    bnn, seeded_all = net(), []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded_all.append)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    elbo(bnn, Normal(), randn(4, 3), randn(4, 2), data_size=10, generator=seeded(1))
+    assert seeded_all == []
+
+
 def test_a_generator_in_several_threads():
     nets, x, y = [net() for _ in range(3)], randn(4, 3), randn(4, 2)
     wanted = [elbo(bnn, Normal(), x, y, data_size=10, draws=20, generator=seeded(k)).nll for k, bnn in enumerate(nets)]

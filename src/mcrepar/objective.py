@@ -71,7 +71,8 @@ def elbo(
         last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
             M -> infinity.
         last_layer_method: for Bernoulli "stream" (M draws), "quadrature" ("exact" only), "bound" or "taylor".
-        generator: decides all noise, of the weights and of the network (dropout); None is the default RNG.
+        generator: decides all noise, of the weights and of the network (dropout), on whatever device it is; None is the
+            default RNG.
 
     >>> from mcrepar import bayesian
     >>> from mcrepar.likelihoods import Normal
@@ -111,10 +112,11 @@ def elbo(
 
 @contextlib.contextmanager
 def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iterator[None]:
-    """The default RNG, seeded by one number of `generator`, and afterwards as it was before.
+    """The default RNGs of the network's devices, seeded by one number of `generator`; afterwards as they were before.
 
     So that whatever a forward draws (weights, outputs, signs, dropout) is decided, in wrapped networks and in
-    checkpointed regions too, for which torch restores its default RNG.
+    checkpointed regions too, for which torch restores its default RNG. No other device is seeded, as
+    torch.manual_seed would do.
     """
     if generator is None:
         yield
@@ -123,7 +125,10 @@ def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iter
     kind = next((device.type for device in devices), "cuda")
     seed = new_seed(generator, generator.device)
     with _SEEDING, torch.random.fork_rng(devices=list(devices), device_type=kind):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            state = torch.Generator(device).manual_seed(seed).get_state()
+            torch.get_device_module(device).set_rng_state(state, device)
         yield
 
 

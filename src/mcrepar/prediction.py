@@ -171,7 +171,7 @@ def predict(
         batch_size: how many data go through the network at once.
         likelihood: of y: an object or "categorical", "bernoulli", "normal". None takes the outputs themselves for y
             (regression without noise); classification must be asked for.
-        generator: the source of the draws; None is the default RNG.
+        generator: the source of the draws, of any device; None is the default RNG.
         progress: show a bar, where rich is installed.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
         max_bytes: up to which the samples are kept, on the CPU; beyond it running statistics only.

@@ -6,10 +6,14 @@ import pytest
 import torch
 from scipy import stats
 from tests.conftest import seeded
+from torch import nn
 
-from mcrepar.families.variates import ALONE, BLOCK, Source
+import mcrepar
+from mcrepar.families import variates
+from mcrepar.families.variates import ALONE, BLOCK, Source, device_generator
 
 MANY = ALONE + BLOCK // 3
+CPU = seeded(7)
 
 
 @pytest.fixture
@@ -45,3 +49,49 @@ def test_the_generator_goes_on():
     source = Source(torch.float32, "cpu", generator)
     assert not torch.equal(source.normal(MANY), source.normal(MANY))
     assert torch.equal(drawn(5), torch.empty(5).normal_(generator=seeded(0)))
+
+
+class Elsewhere:
+    """A generator of a device that this machine does not have."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = torch.device(device)
+
+    def manual_seed(self, seed: int):
+        self.seed = seed
+        return self
+
+
+def test_a_cpu_generator_seeds_one_of_the_weights_device(monkeypatch):
+    monkeypatch.setattr(variates.torch, "Generator", Elsewhere)
+    monkeypatch.setattr(variates, "new_seed", lambda generator, device: generator.initial_seed())
+    for device in ("cuda", "cuda:1", "xpu:0"):
+        found = Source(torch.float32, device, CPU).generator
+        assert isinstance(found, Elsewhere)
+        assert (found.device, found.seed) == (torch.device(device), 7)
+
+
+def test_a_generator_of_the_same_device_is_used_as_it_is():
+    for device in ("cpu", torch.device("cpu")):
+        assert device_generator(CPU, device) is CPU
+    assert device_generator(None, "cuda") is None
+
+
+def test_whatever_draws_asks_for_a_generator_of_its_device(monkeypatch):
+    """Every way in takes a generator of any device, for each draw goes through `device_generator`."""
+    asked, real = [], variates.device_generator
+    monkeypatch.setattr(variates, "device_generator", lambda g, device: asked.append(g) or real(g, device))
+    bnn, x, y = mcrepar.bayesian(nn.Linear(3, 2), "radial"), torch.ones(4, 3), torch.ones(4, 2)
+    likelihood = mcrepar.likelihoods.Normal()
+    q = mcrepar.posterior("normal", loc=torch.zeros(3), scale=torch.ones(3))
+    ways = {
+        "predict": lambda g: mcrepar.predict(bnn, x, draws=1, generator=g),
+        "kl": lambda g: bnn.kl("stats", 100, generator=g),
+        "kl_divergence": lambda g: mcrepar.kl_divergence(q, mcrepar.prior("normal"), "stats", 100, generator=g),
+        "last layer": lambda g: mcrepar.elbo(bnn, likelihood, x, y, 4, last_layer_draws=50, generator=g),
+    }
+    for name, way in ways.items():
+        generator = seeded(1)
+        asked.clear()
+        way(generator)
+        assert any(g is generator for g in asked), name

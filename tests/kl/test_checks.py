@@ -386,14 +386,6 @@ def test_prior_tensors_that_do_not_fit():
     assert "it is on cpu, the weights on meta" in found.why
 
 
-def test_a_generator_on_another_device():
-    elsewhere = posterior("normal").bind(
-        validate=False, **dict.fromkeys(("loc", "scale"), torch.ones(3, device="meta"))
-    )
-    found = refused(ParameterError, elsewhere, prior("normal"), "repar", 3, generator=seeded(0))
-    assert "the generator is on cpu, the weights on meta" in found.why
-
-
 def test_things_that_are_no_distributions():
     q, p = example_posterior("normal"), prior("normal")
     refused(ParameterError, "normal", p)

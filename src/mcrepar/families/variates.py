@@ -16,9 +16,28 @@ ALONE = 4 * BLOCK  # below it threads cost more than they save
 GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
 
 
+def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
+    """One number of `generator` (or of the device's default RNG) that seeds others."""
+    where = generator.device if generator is not None else device
+    return int(torch.randint(2**62, (), generator=generator, device=where).item())
+
+
+def device_generator(generator: torch.Generator | None, device: torch.device | str) -> torch.Generator | None:
+    """The generator for random numbers on a device: itself there, elsewhere one of that device which it seeds.
+
+    So that one CPU generator decides everything, wherever the weights are.
+    """
+    wanted = torch.device(device)
+    if generator is None or (generator.device.type, generator.device.index or 0) == (wanted.type, wanted.index or 0):
+        return generator
+    return torch.Generator(wanted).manual_seed(new_seed(generator, wanted))
+
+
 @dataclass(frozen=True)
 class Source:
     """Where random numbers come from; nothing global is touched when a generator is given.
+
+    A generator of another device seeds one of this device.
 
     >>> Source(torch.float32, "cpu", torch.Generator().manual_seed(0)).normal(2, 3).shape
     torch.Size([2, 3])
@@ -27,6 +46,9 @@ class Source:
     dtype: torch.dtype
     device: torch.device | str
     generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generator", device_generator(self.generator, self.device))
 
     def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
         """N(mean, std^2)."""
@@ -46,7 +68,7 @@ class Source:
         if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
             return fill(out, self.generator)
         blocks = torch.split(out.view(-1), BLOCK)
-        seed = int(torch.randint(2**62, (), generator=self.generator).item())
+        seed = new_seed(self.generator, "cpu")
 
         def work(share: list[int]) -> None:
             generator = torch.Generator()

@@ -51,10 +51,6 @@ def check_objects(q: object, p: Prior, generator: torch.Generator | None) -> Non
             f"the prior's lengths are relative to {p.relative!r}, which only a network fills in",
             "absolute numbers, or bayesian(net, ...)",
         )
-    if generator is not None and generator.device.type != q.device.type:
-        raise ParameterError(
-            pair, f"the generator is on {generator.device}, the weights on {q.device}", "one device for both"
-        )
     if p.row is None:
         if p.shape and tuple(p.shape) != tuple(shape):
             raise ParameterError(

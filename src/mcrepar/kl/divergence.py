@@ -59,7 +59,7 @@ def kl_divergence(
         center: the point of the Taylor expansion (taylor only).
         force: run a Monte Carlo method although its variance is infinite.
         max_bytes: bound on what repar, stream and regen hold beside their result.
-        generator: the source of the noise; None is the default RNG of the device.
+        generator: the source of the noise, of any device; None is the default RNG of the weights' device.
 
     >>> from mcrepar import posterior, prior
     >>> mu, sigma = torch.zeros(3, requires_grad=True), torch.ones(3, requires_grad=True)

@@ -16,16 +16,11 @@ from torch import Tensor
 from mcrepar.families.cores import on_cores
 from mcrepar.families.noises import Noise
 from mcrepar.families.variates import GOLDEN
+from mcrepar.families.variates import new_seed as new_seed
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
 SPLIT = 2**20  # numbers in the table of block radii of a joint law
-
-
-def new_seed(generator: torch.Generator | None, device: torch.device) -> int:
-    """One draw of `generator` (or of the device's default RNG) that seeds a walk."""
-    where = generator.device if generator is not None else device
-    return int(torch.randint(2**62, (), generator=generator, device=where).item())
 
 
 @dataclass(frozen=True)

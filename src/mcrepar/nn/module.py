@@ -250,7 +250,7 @@ def total_kl(
         net: a Bayesian network, or one that holds Bayesian parts; a part that is used twice counts once.
         method: instead of the one chosen when the network was made.
         n_mc_iter: likewise.
-        generator: the source of the noise; None is the default RNG.
+        generator: the source of the noise, of any device; None is the default RNG.
 
     >>> part = bayesian(nn.Linear(2, 2))
     >>> bool(total_kl(nn.Sequential(part, nn.ReLU(), part)) == part.kl())
