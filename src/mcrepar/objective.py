@@ -7,7 +7,6 @@ import difflib
 import inspect
 import math
 import numbers
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,9 @@ from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.module import random_parts, total_kl
 from mcrepar.nn.preactivation import capture
+from mcrepar.nn.threads import Lock
 
-_SEEDING = threading.RLock()  # the default RNG is one for all threads
+_SEEDING = Lock()  # the default RNG is one for all threads
 
 
 @dataclass(frozen=True, eq=False)

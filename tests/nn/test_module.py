@@ -200,6 +200,19 @@ def test_a_generator_decides_the_draw_and_leaves_the_default_alone():
     assert not torch.equal(bnn.draw(seeded(2))["weight"], one["weight"])
 
 
+def test_a_copy_of_a_frozen_network_is_frozen_for_as_long():
+    bnn, x = bayesian(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), start_std=1.0), torch.ones(1, 3)
+    before = copy.deepcopy(bnn)
+    with bnn.frozen("draw"):
+        twin = copy.deepcopy(bnn)
+        whole = copy.deepcopy(nn.Sequential(bnn))
+        assert all(torch.equal(net(x), bnn(x)) for net in (twin, whole) for _ in range(2))
+        assert not torch.equal(before(x), before(x))  # it is another network
+    for net in (bnn, twin, whole):
+        assert not torch.equal(net(x), net(x))
+    assert not torch.equal(*(copy.deepcopy(twin)(x) for _ in range(2)))
+
+
 def test_frozen_contexts_nest_and_belong_to_their_network():
     torch.manual_seed(0)
     bnn, other, x = bayesian(nn.Linear(4, 3)), bayesian(nn.Linear(4, 3)), torch.ones(1, 4)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +19,8 @@ from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar import bayesian, predict
+import mcrepar.nn.threads
+from mcrepar import MethodError, bayesian, predict
 
 
 class Net(nn.Module):
@@ -109,6 +114,130 @@ def test_an_error_in_one_thread_releases_the_others():
         return bool(bnn(X).isfinite().all())
 
     assert all(threads([wrong, right] * 15))
+
+
+# ---- training and predicting at once
+
+
+class Probe(nn.Module):
+    """Writes down in which mode a thread runs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append((threading.get_ident(), self.training))
+        return x
+
+
+def test_predicting_leaves_the_mode_of_a_thread_that_trains():
+    probe = Probe()
+    bnn, x = bayesian(nn.Sequential(nn.Linear(4, 4), probe, nn.Linear(4, 2))).train(), torch.ones(3, 4)
+
+    def predicts() -> int:
+        for _ in range(40):
+            predict(bnn, x, draws=2)
+        return threading.get_ident()
+
+    def trains() -> int:
+        for _ in range(120):
+            bnn.train()
+            bnn(x)
+        return threading.get_ident()
+
+    predictor, trainer = threads([predicts, trains], 2)
+    modes = {who: {mode for thread, mode in probe.seen if thread == who} for who in (predictor, trainer)}
+    assert modes == {predictor: {False}, trainer: {True}}
+    assert all(m.training for m in bnn.modules())
+
+
+def test_layers_around_bayesian_ones_cannot_be_in_two_modes():
+    """They have no lock: while another thread trains them, predict refuses; in eval mode there is nothing to switch."""
+    net, x = nn.Sequential(mcrepar.nn.Linear(4, 4), nn.Dropout(0.5), mcrepar.nn.Linear(4, 2)), torch.ones(3, 4)
+    step, done = threading.Event(), threading.Event()
+
+    def trains() -> None:
+        net(x)
+        step.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=trains)
+    thread.start()
+    try:
+        assert step.wait(60)
+        with pytest.raises(MethodError, match=r"another thread trained it last.*use net\.eval\(\)"):
+            predict(net, x, draws=2)
+        assert all(m.training for m in net.modules())
+        assert predict(net.eval(), x, draws=2).mean.shape == (3, 2)
+        net.train()
+        net(x)  # from here on this thread trains
+        assert predict(net, x, draws=2).mean.shape == (3, 2)
+    finally:
+        done.set()
+        thread.join()
+    assert all(m.training for m in net.modules())
+
+
+# ---- forks
+
+
+class Gate(nn.Module):
+    """Waits in the middle of a forward."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.entered = seconds, threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.entered.set()
+        time.sleep(self.seconds)
+        return x
+
+    def __deepcopy__(self, memo: object) -> Gate:
+        return Gate(self.seconds)
+
+
+def forked(work) -> bool:
+    """Whether a forked process did the work within a minute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads at a fork
+        child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("patience", [30.0, 0.0], ids=["the fork waits", "the fork does not wait"])
+def test_a_fork_while_another_thread_is_in_a_forward(patience, monkeypatch):
+    """The child neither hangs on a lock of a thread that it does not have, nor keeps the draw of that thread."""
+    monkeypatch.setattr(mcrepar.nn.threads, "PATIENCE", patience)
+    gate = Gate(0.5)
+    bnn, x = bayesian(nn.Sequential(nn.Linear(4, 4), gate, nn.Linear(4, 2))).eval(), torch.ones(3, 4)
+    likelihood = mcrepar.likelihoods.Normal()
+
+    def steps() -> None:
+        mcrepar.elbo(bnn, likelihood, x, torch.ones(3, 2), data_size=3, generator=seeded(1))
+
+    def in_the_child() -> None:
+        if patience:
+            assert bnn.net[0].weight is None
+        gate.seconds = 0.0
+        steps()
+        predict(bnn, x, draws=2)
+        bnn.train()
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    assert gate.entered.wait(60)
+    assert forked(in_the_child)
+    thread.join()
+    assert bnn(x).shape == (3, 2)  # the parent's locks are free again
 
 
 # ---- two processes

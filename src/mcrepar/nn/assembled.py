@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Lock, slot
+from mcrepar.nn.emptied import slot
 from mcrepar.nn.module import BayesianModule, Draw, random_parts
+from mcrepar.nn.threads import Lock, locked
 
 KEPT = "_mcrepar_statistics"  # among the attributes of an ordinary network, where it is copied but is no part of it
 
@@ -71,7 +72,7 @@ def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.M
     """An ordinary network that holds one draw of all weights, with norm statistics of its own."""
     if isinstance(net, BayesianModule):
         return net.to_module(net.draw(generator))
-    twin = copy.deepcopy(net)
+    twin = copy.deepcopy(net).eval()
     statistics = _statistics(twin)
     draws = statistics.draw(twin, generator)
     with _holding(draws):
@@ -122,7 +123,7 @@ class _Statistics:
         """The statistics of the weights that are held; nothing without a batch."""
         reference = next(net.parameters())
         self.calibration.to(reference.device, reference.dtype)  # it is no part of the network, and was not moved
-        with self.lock:
+        with self.lock, locked(part._lock for part in random_parts(net)):  # modes are changed, of parts too
             return self.calibration.statistics(net, lambda fresh, args, kwargs: self.run(net, fresh, args, kwargs))
 
     def run(self, net: nn.Module, statistics: Mapping[str, Tensor], args: Any, kwargs: Any) -> Any:

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import ParameterError
+from mcrepar.nn.threads import measuring
 
 Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -132,7 +133,8 @@ class Calibration(nn.Module):
         for layer in layers:
             layer.training = True
         try:
-            yield
+            with measuring():
+                yield
         finally:
             for hook in hooks:
                 hook.remove()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,31 +12,6 @@ from torch import Tensor, nn
 from mcrepar.errors import MethodError
 from mcrepar.nn.recompute import remember
 from mcrepar.nn.selection import Place
-
-
-class Lock:
-    """A lock that a copy or a pickle of its module gets anew."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
-        return Lock, ()
-
-
-@contextlib.contextmanager
-def locked(locks: Iterable[Lock]) -> Iterator[None]:
-    """A context that holds all of these."""
-    with contextlib.ExitStack() as stack:
-        for lock in locks:
-            stack.enter_context(lock)
-        yield
 
 
 @dataclass(frozen=True)

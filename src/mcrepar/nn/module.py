@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -19,20 +20,21 @@ from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import Estimator, whole_number
 from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, chosen_options
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Lock, Slots, slot, unguarded
+from mcrepar.nn.emptied import Slots, slot, unguarded
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
 from mcrepar.nn.recompute import Region, remember_as, running
 from mcrepar.nn.selection import Overrides, Place, Select, selected, spread
 from mcrepar.nn.state import packed, unpack
+from mcrepar.nn.threads import Lock, note_training, own_mode
 
 Draw = Mapping[str, Tensor]
 Random = Latent | RankOne
 
 STRUCTURES = ("weights", "rank1")
 
-_FROZEN: ContextVar[tuple[tuple[int, Draw], ...]] = ContextVar("frozen draws of this thread", default=())
+_FROZEN: ContextVar[tuple[tuple[ref[BayesianModule], Draw], ...]] = ContextVar("frozen draws", default=())
 
 
 class BayesianModule(nn.Module):
@@ -77,6 +79,8 @@ class BayesianModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output for one fresh draw, or for the frozen one."""
         frozen = self._frozen()
+        if not torch.compiler.is_compiling():
+            note_training(self, self._lock)
         if frozen is not None:
             if not torch.compiler.is_compiling():
                 remember_as(copy_context().run)
@@ -87,8 +91,28 @@ class BayesianModule(nn.Module):
         """The network's output for the given weights (and norm statistics)."""
         if torch.compiler.is_compiling():  # a graph has no lock, and takes the draw as its input
             return self.swapped(draw, args, kwargs)
-        with self._lock, running(partial(self._again, draw)):  # for the network's tensors are swapped
+        with self.alone(), running(partial(self._again, draw)):
             return self.swapped(draw, args, kwargs)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """A context in which no other thread runs the network, whose tensors are swapped and modes set meanwhile."""
+        with self._lock, own_mode(self):
+            yield
+
+    def train(self, mode: bool = True) -> BayesianModule:
+        """The same as of any module, but not while another thread runs the network."""
+        with self._lock:
+            return super().train(mode)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BayesianModule:
+        """A copy, which is frozen where this network is, for as long."""
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        frozen = self._frozen()
+        if frozen is not None:
+            _FROZEN.set((*_FROZEN.get(), (ref(twin), frozen)))  # the context that froze this network takes both back
+        return twin
 
     def swapped(self, draw: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The same for a caller that holds the lock."""
@@ -105,7 +129,7 @@ class BayesianModule(nn.Module):
     def _again(self, draw: Draw, region: Callable[..., Any], *args: Any) -> None:
         """Run a part of the network once more on the same weights."""
         slots = {f"net.{name}": w for name, w in draw.items() if name not in self.slots.second}
-        with self._lock:
+        with self.alone():
             try:
                 functional_call(Region(self.net, region), slots, args, tie_weights=False)
             finally:
@@ -142,7 +166,7 @@ class BayesianModule(nn.Module):
     @contextlib.contextmanager
     def holding(self, weights: Draw) -> Iterator[None]:
         """The same for weights (and norm statistics) that are taken as they are."""
-        token = _FROZEN.set((*_FROZEN.get(), (id(self), weights)))
+        token = _FROZEN.set((*_FROZEN.get(), (ref(self), weights)))
         try:
             yield
         finally:
@@ -156,7 +180,7 @@ class BayesianModule(nn.Module):
             draw = self.mean() if draw == "mean" else self.draw()
         check_draw(draw, self.random, self.net)
         fixed = {name: w.detach() for name, w in draw.items()}
-        with self._lock:
+        with self.alone():
             found = self.calibration.statistics(
                 self.net, lambda fresh, args, kwargs: self.run({**fixed, **fresh}, *args, **kwargs)
             )
@@ -227,7 +251,7 @@ class BayesianModule(nn.Module):
         return {name: w for key, w in weights.items() for name in self.names[key]}
 
     def _frozen(self) -> Draw | None:
-        return next((draw for owner, draw in reversed(_FROZEN.get()) if owner == id(self)), None)
+        return next((draw for owner, draw in reversed(_FROZEN.get()) if owner() is self), None)
 
 
 def random_parts(net: object, asked: str = "the KL of") -> list[BayesianModule]:

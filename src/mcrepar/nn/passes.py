@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
-from mcrepar.errors import ParameterError
-from mcrepar.nn.emptied import locked
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.threads import Lock, locked, predicting
 
 _MOVED: Any = (Tensor, PackedSequence)
 Output = int | str | Callable[[Any], Tensor] | None
@@ -114,29 +113,53 @@ def _keys(out: Any) -> str:
     return "output=0" if isinstance(out, tuple | list) else "output=a function that returns a tensor, (data, ...)"
 
 
-_LOCK = threading.Lock()
-_MODES: dict[int, tuple[list[None], list[tuple[nn.Module, bool]]]] = {}
+_LOCK = Lock()
+_MODES: dict[int, tuple[list[None], list[nn.Module]]] = {}
 
 
 @contextlib.contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Eval mode, until the last of the threads that predict with this network is done; then the modes of before."""
-    with _LOCK, _between_forwards(net):
-        users, modes = _MODES.setdefault(id(net), ([], [(m, m.training) for m in net.modules()]))
-        if not users:
-            net.eval()
+    """Eval mode for this thread: a Bayesian network takes it only while this thread runs it, under its lock.
+
+    Layers around Bayesian ones have no lock. They are switched until the last of the threads that predict is done, and
+    that is refused where another thread trains them.
+    """
+    parts = [module for module in net.modules() if isinstance(module, BayesianModule)]
+    with predicting(parts), _switched(net, _unlocked(net, parts), parts):
+        yield
+
+
+@contextlib.contextmanager
+def _switched(net: nn.Module, layers: list[nn.Module], parts: list[BayesianModule]) -> Iterator[None]:
+    if not layers:
+        yield
+        return
+    with _LOCK, locked(part._lock for part in parts):
+        users, trained = _MODES.setdefault(id(net), ([], [layer for layer in layers if layer.training]))
+        if trained and not users and any(part._lock.trained_elsewhere for part in parts):
+            del _MODES[id(net)]
+            raise MethodError(
+                f"a prediction of the {type(net).__name__} in training mode",
+                "another thread trained it last, and its layers cannot be in eval mode for one thread alone",
+                "net.eval() when training is done, or copy.deepcopy(net) for predictions meanwhile",
+            )
         users.append(None)
+        for layer in trained:
+            layer.training = False
     try:
         yield
     finally:
-        with _LOCK, _between_forwards(net):
+        with _LOCK, locked(part._lock for part in parts):
             users.pop()
             if not users:
                 del _MODES[id(net)]
-                for module, training in modes:
-                    module.training = training
+                for layer in trained:
+                    layer.training = True
 
 
-def _between_forwards(net: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """No thread is inside a forward, in which norm layers may be measuring: modes can be changed."""
-    return locked(module._lock for module in net.modules() if isinstance(module, BayesianModule))
+def _unlocked(net: nn.Module, parts: list[BayesianModule]) -> list[nn.Module]:
+    """The layers outside of Bayesian parts; all of them where a compiled graph runs the parts without their locks."""
+    if any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in net.modules()):
+        return list(net.modules())
+    inside = {module for part in parts for module in part.modules()}
+    return [module for module in net.modules() if module not in inside]

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 def per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, its data, in dimension 0 of the arguments, having a draw each."""
+    with bnn.alone():  # modes decide what is done
+        return _per_example(bnn, args, kwargs)
+
+
+def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in bnn.net.modules()):
         raise MethodError(
             "forward='per_example' with BatchNorm in training",
@@ -49,7 +54,7 @@ def _by_vmap(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
         return bnn.swapped(weights, inside, named)
 
     # a checkpointed region is run by the loop too: inside vmap it could not keep its weights
-    with bnn._lock, contextlib.suppress(RuntimeError, ValueError), running(None):
+    with contextlib.suppress(RuntimeError, ValueError), running(None):
         return vmap(one, in_dims=dims, randomness="different")(stacked, *data.leaves)
     return None
 

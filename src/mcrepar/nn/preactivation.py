@@ -20,11 +20,11 @@ from mcrepar.errors import MethodError
 from mcrepar.families import noises
 from mcrepar.families.sums import FIRST_TWO
 from mcrepar.families.variates import Source
-from mcrepar.nn.emptied import locked
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.projections import projections, radial_size
 from mcrepar.nn.rank1 import RankOne
+from mcrepar.nn.threads import locked
 
 LAWFUL = 30  # draws from which the means of Radial noise have a law with their own mean and covariance (D2 RQ)
 
