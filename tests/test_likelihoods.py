@@ -91,11 +91,33 @@ def test_an_autoencoder_has_its_input_as_y():
         assert likelihood.log_prob(randn(4, 1, 6, 6, seed=1), x).shape == (4,)
 
 
+def test_soft_labels_are_a_mean_over_classes():
+    """Mixup and label smoothing: the cross-entropy of td.Categorical with the label's probabilities."""
+    for shape in ((5, 3), (5, 3, 2, 2)):
+        output, y = randn(*shape), randn(*shape, seed=1).softmax(1)
+        Categorical().check(output, y)
+        expected = (y * output.log_softmax(1)).reshape(5, -1).sum(1)
+        torch.testing.assert_close(Categorical().log_prob(output, y), expected, atol=1e-12, rtol=1e-12)
+    hard = torch.tensor([0, 2])
+    soft = torch.nn.functional.one_hot(hard, 3).to(torch.bfloat16)
+    Categorical().check(randn(2, 3), soft)
+    torch.testing.assert_close(*(Categorical().log_prob(randn(2, 3), y) for y in (hard, soft)))
+
+
+def test_probabilities_of_halves_sum_to_one():
+    logits = (4 * randn(50, 10)).to(torch.bfloat16)
+    assert (Categorical().probs(logits).sum(1) - 1).abs().max() < 1e-6
+    assert Bernoulli().probs(logits).dtype == torch.float32
+
+
 NAN = torch.tensor([[0.0], [math.nan]], dtype=torch.float64)
 REFUSED: list[tuple[Likelihood, object, object, str]] = [
     (Categorical(), randn(2, 3), torch.tensor([0, 3]), "y lies between 0 and 3, and there are 3 classes; use 0 to 2"),
     (Categorical(), randn(2, 3), torch.tensor([-1, 0]), "y lies between -1 and 0"),
-    (Categorical(), randn(2, 3), torch.zeros(2), "y has dtype torch.float32; use class numbers"),
+    (Categorical(), randn(2, 3), torch.zeros(2), r"y has dtype torch.float32; use class numbers .* shape \(2, 3\)"),
+    (Categorical(), randn(2, 3), torch.zeros(2, 3), "soft labels lie above 0 and sum to 0 up to 0; use probabilities"),
+    (Categorical(), randn(2, 3), torch.tensor([[-1.0, 1, 1]] * 2), "soft labels lie above -1"),
+    (Categorical(), randn(2, 3), torch.ones(2, 4) / 4, r"a y of shape \(2, 3\)"),
     (Categorical(), randn(2, 3), torch.zeros(2, dtype=torch.bool), "y has dtype torch.bool"),
     (Categorical(), randn(2, 3), torch.zeros(2, 1, dtype=torch.long), r"shape \(2, 1\), and the output \(2, 3\)"),
     (Categorical(), randn(2, 3, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.long), r"a y of shape \(2, 4, 4\)"),

@@ -165,6 +165,58 @@ def test_an_input_is_a_tensor_arguments_or_keywords(form):
     assert e.nll == expected
 
 
+class Returns(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"features": x, "logits": self.layer(x)}
+
+
+@pytest.mark.parametrize("options", [{}, {"last_layer_draws": 20}])
+def test_a_part_of_the_output_is_taken(options):
+    torch.manual_seed(0)
+    bnn, x, y = mcrepar.bayesian(Returns().double()), randn(4, 3), torch.tensor([0, 1, 1, 0])
+    options |= {"data_size": 4, "generator": seeded(1)}
+    plain = bayesian_twin(bnn)
+    expected = elbo(plain, Categorical(), x, y, **options).nll
+    for output in ("logits", lambda out: out["logits"]):
+        options["generator"] = seeded(1)
+        assert elbo(bnn, "categorical", x, y, output=output, **options).nll == expected
+    with pytest.raises(ParameterError, match="output='features' or output='logits'"):
+        elbo(bnn, "categorical", x, y, **options)
+
+
+def bayesian_twin(bnn: mcrepar.BayesianModule) -> mcrepar.BayesianModule:
+    """The layer of `Returns` alone, with the same weights."""
+    plain = mcrepar.bayesian(nn.Linear(3, 2).double())
+    plain.load_state_dict({k.replace("layer/", ""): v for k, v in bnn.state_dict().items()}, strict=False)
+    return plain
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli", "normal"])
+def test_likelihoods_by_name_and_numpy_data(name):
+    bnn, x = net(), randn(4, 3)
+    y = torch.tensor([0, 1, 1, 0]) if name == "categorical" else torch.ones(4, 2).double()
+    law = {"categorical": Categorical(), "bernoulli": Bernoulli(), "normal": Normal()}[name]
+    found = [
+        elbo(bnn, *given, data_size=4, generator=seeded(1)).nll
+        for given in ((law, x, y), (name, x.numpy(), y.numpy()), (name, (x.float().numpy().astype("f8"),), y))
+    ]
+    assert found[0] == found[1]
+    torch.testing.assert_close(found[2], found[0], rtol=1e-6, atol=1e-6)
+
+
+def test_soft_labels_have_the_gradient_of_their_mixture():
+    """Mixup: the nll is linear in the label, with and without draws of the last layer."""
+    bnn, x, hard = net(), randn(4, 3), torch.tensor([[0, 1, 1, 0], [1, 1, 0, 0]])
+    mixed = 0.3 * nn.functional.one_hot(hard[0], 2).double() + 0.7 * nn.functional.one_hot(hard[1], 2).double()
+    for options in ({}, {"last_layer_draws": 10}):
+        nll = [elbo(bnn, Categorical(), x, y, 4, generator=seeded(1), **options).nll for y in (*hard, mixed)]
+        torch.testing.assert_close(nll[2], 0.3 * nll[0] + 0.7 * nll[1])
+
+
 class Packed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -355,3 +355,53 @@ def test_a_calibrated_interval_covers_at_its_level():
     lower, upper = predict(bnn, x, draws, count, Normal(0.5), seeded(4)).interval(level)
     coverage = ((lower <= y) & (y <= upper)).double().mean().item()
     assert abs(coverage - level) < 5 * math.sqrt(level * (1 - level) * (1 / count + 1 / draws))
+
+
+# --- the log predictive density ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.5, "heteroscedastic"])
+def test_the_log_density_of_a_normal_y_is_that_of_the_mixture(scale):
+    bnn, x = network(outputs=2), data()
+    likelihood = Normal(scale)
+    p = predict(bnn, x, draws=15, likelihood=likelihood, generator=seeded(5))
+    outputs = by_hand(bnn, x, 15, 5)
+    mean, std = likelihood.mean(outputs).numpy(), likelihood.aleatoric(outputs).sqrt().numpy()
+    y = np.linspace(-1, 1, p.mean.numel(), dtype="f4").reshape(p.mean.shape)
+    expected = np.log(stats.norm(mean, std).pdf(y).mean(0))
+    for given in (y, torch.from_numpy(y)):
+        np.testing.assert_allclose(p.log_prob(given), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_log_density_of_classes_is_the_log_of_the_mean_probability():
+    bnn, x = network(), data()
+    p = predict(bnn, x, draws=15, likelihood="categorical", generator=seeded(5))
+    y, probs = np.arange(7) % 3, by_hand(bnn, x, 15, 5).softmax(-1).mean(0).numpy()
+    np.testing.assert_allclose(p.log_prob(y), np.log(probs[np.arange(7), y]), rtol=1e-5)
+    soft = np.eye(3, dtype="f4")[y] * 0.9 + 0.1 / 3
+    np.testing.assert_allclose(p.log_prob(soft), (soft * np.log(probs)).sum(1), rtol=1e-5)
+    p = predict(bnn, x, draws=15, likelihood="bernoulli", generator=seeded(5))
+    yes, probs = np.arange(21).reshape(7, 3) % 2, by_hand(bnn, x, 15, 5).sigmoid().mean(0).numpy()
+    np.testing.assert_allclose(p.log_prob(yes), np.log(np.where(yes == 1, probs, 1 - probs)), rtol=1e-4)
+
+
+def test_a_log_density_that_cannot_be_is_refused():
+    bnn, x = network(), data()
+    with pytest.raises(MethodError, match=r"without a likelihood: .* use predict"):
+        predict(bnn, x, draws=2).log_prob(torch.zeros(7, 3))
+    with pytest.raises(MethodError, match="passed max_bytes"):
+        predict(bnn, x, draws=2, likelihood="normal", max_bytes=0).log_prob(torch.zeros(7, 3))
+    for name, y in (("normal", torch.zeros(7)), ("categorical", torch.full((7,), 3)), ("bernoulli", torch.ones(7))):
+        with pytest.raises(ParameterError, match="likelihood: y"):
+            predict(bnn, x, draws=2, likelihood=name).log_prob(y)
+
+
+def test_its_repr_is_one_short_line():
+    p = predict(network(), data(), draws=2, likelihood="categorical")
+    assert repr(p) == "Prediction(2 draws, y of shape (7, 3), likelihood=Categorical(), with samples)"
+
+
+def test_probabilities_of_a_half_precision_network_sum_to_one():
+    p = predict(network(outputs=10).bfloat16(), data().bfloat16(), draws=3, likelihood="categorical")
+    assert (p.probs.sum(1) - 1).abs().max() < 1e-6
+    assert p.probs.dtype == torch.float32

@@ -85,29 +85,42 @@ class Likelihood(nn.Module, ABC):
 class Categorical(Likelihood):
     """One of C classes, with the class dimension 1 as in F.cross_entropy: (batch, C, ...) for a y of (batch, ...).
 
-    log p(y | u) = u_y - log sum_c exp(u_c)
+    log p(y | u) = u_y - log sum_c exp(u_c), its mean over a soft label: a y of floats, (batch, C, ...), which sum to 1
+    over the classes (mixup, label smoothing)
 
     >>> Categorical().log_prob(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
     tensor([0.2500, 0.2500])
     """
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
-        return -_summed(F.cross_entropy(output, y.long(), reduction="none"))
+        target = y.to(output.dtype) if y.is_floating_point() else y.long()
+        return -_summed(F.cross_entropy(output, target, reduction="none"))
 
     def probs(self, output: Tensor) -> Tensor:
-        return output.softmax(1)
+        return _wide(output).softmax(1)
 
     def _check_output(self, output: Tensor) -> None:
         if output.dim() < 2:
             self._refuse(f"output has the shape {tuple(output.shape)}", "an output of (batch, classes, ...)")
 
     def _check(self, output: Tensor, y: Tensor) -> None:
+        if y.is_floating_point() and y.dim() == output.dim():
+            return self._check_soft(output, y)
         if y.is_floating_point() or y.dtype == torch.bool:
-            self._refuse(f"y has dtype {y.dtype}", "class numbers of an integer dtype")
+            soft = f"probabilities of shape {tuple(output.shape)}"
+            self._refuse(f"y has dtype {y.dtype}", f"class numbers of an integer dtype, or {soft}")
         self._check_shape((output.shape[0], *output.shape[2:]), y, output)
         low, high, classes = int(y.min()), int(y.max()), output.shape[1]
         if low < 0 or high >= classes:
             self._refuse(f"y lies between {low} and {high}, and there are {classes} classes", f"0 to {classes - 1}")
+        return None
+
+    def _check_soft(self, output: Tensor, y: Tensor) -> None:
+        self._check_shape(tuple(output.shape), y, output)
+        sums, low = _wide(y).sum(1), float(y.min())
+        if low < 0 or bool(((sums - 1).abs() > 1e-2).any()):  # halves sum to 1 with such an error
+            why = f"soft labels lie above {low:g} and sum to {float(sums.min()):g} up to {float(sums.max()):g}"
+            self._refuse(why, "probabilities that sum to 1 over dimension 1")
 
 
 class Bernoulli(Likelihood):
@@ -124,7 +137,7 @@ class Bernoulli(Likelihood):
 
     def probs(self, output: Tensor) -> Tensor:
         """The probability of y = 1, output by output."""
-        return output.sigmoid()
+        return _wide(output).sigmoid()
 
     def _check(self, output: Tensor, y: Tensor) -> None:
         self._check_shape(tuple(output.shape), y, output)
@@ -200,6 +213,11 @@ class Normal(Likelihood):
             self._refuse(f"y has dtype {y.dtype}", "a floating-point tensor, for instance y.float()")
         *others, last = output.shape
         self._check_shape((*others, last // 2 if self.kind == "heteroscedastic" else last), y, output)
+
+
+def _wide(output: Tensor) -> Tensor:
+    """At least single precision: probabilities in bfloat16 sum to 1 within 7e-4 only."""
+    return output.float() if output.dtype.itemsize < 4 else output
 
 
 def _summed(values: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ from torch.utils import _pytree as pytree
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.kl.draws import new_seed
 from mcrepar.kl.estimator import whole_number
-from mcrepar.likelihoods import Likelihood
+from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.module import random_parts, total_kl
+from mcrepar.nn.passes import Output, from_numpy, the_tensor
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.threads import Lock
 
@@ -45,9 +46,9 @@ class Elbo:
 
 def elbo(
     bnn: nn.Module,
-    likelihood: nn.Module,
+    likelihood: nn.Module | str,
     x: Any,
-    y: Tensor,
+    y: Any,
     data_size: int | None = None,
     *,
     beta: float = 1.0,
@@ -55,6 +56,7 @@ def elbo(
     last_layer_draws: int | str | None = None,
     last_layer_method: str | None = None,
     generator: torch.Generator | None = None,
+    output: Output = None,
 ) -> Elbo:
     """The negative evidence lower bound per datum, estimated on a batch.
 
@@ -62,9 +64,9 @@ def elbo(
 
     Args:
         bnn: a Bayesian network, also wrapped (DistributedDataParallel) or a part of a larger one.
-        likelihood: of y given the network's output.
-        x: the network's input: a tensor, a tuple or list of arguments, or a mapping of keyword arguments.
-        y: the data, as the likelihood wants them.
+        likelihood: of y given the network's output: an object, or "categorical", "bernoulli", "normal" (with scale 1).
+        x: the network's input: a tensor or array, a tuple or list of arguments, or a mapping of keyword arguments.
+        y: a tensor or array as the likelihood takes it; soft labels (mixup, label smoothing) for classes too.
         data_size: the number of data in the whole training set.
         beta: the weight of the KL; see `kl_weight`.
         draws: how many draws of all weights the nll is averaged over.
@@ -73,6 +75,7 @@ def elbo(
         last_layer_method: for Bernoulli "stream" (M draws), "quadrature" ("exact" only), "bound" or "taylor".
         generator: decides all noise, of the weights and of the network (dropout), on whatever device it is; None is the
             default RNG.
+        output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
     >>> from mcrepar import bayesian
     >>> from mcrepar.likelihoods import Normal
@@ -83,9 +86,12 @@ def elbo(
     True
     """
     random = random_parts(bnn)
-    if not isinstance(likelihood, Likelihood):
+    if not isinstance(likelihood, Likelihood | str):
         wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
-        raise ParameterError(wrong, "it is no Likelihood", "one such as mcrepar.likelihoods.Categorical()")
+        raise ParameterError(wrong, "it is no Likelihood", "one such as 'categorical' or likelihoods.Categorical()")
+    law = likelihood_of(likelihood)
+    assert law is not None
+    x, y = from_numpy(x, bnn), from_numpy(y, bnn)
     size, draws, beta = _data_size(data_size, y), whole_number("draws", draws), _number("beta", beta)
     check_generator(generator)
     _check_input(x)
@@ -94,16 +100,16 @@ def elbo(
     for _ in range(draws):
         with _default_rng_from(generator, bnn):
             if last_layer_draws is None:
-                output = bnn(*args, **kwargs)
+                u = the_tensor(bnn(*args, **kwargs), output)
             else:
-                output, law = capture(random, lambda: bnn(*args, **kwargs))
-        likelihood.check(output, y)
+                u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
+        law.check(u, y)
         if last_layer_draws is None:
-            log_prob = likelihood.log_prob(output.float() if output.dtype.itemsize < 4 else output, y)
+            log_prob = law.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
         else:
-            log_prob = last_layer_log_prob(likelihood, law, y, last_layer_draws, last_layer_method, generator)
+            log_prob = last_layer_log_prob(law, last, y, last_layer_draws, last_layer_method, generator)
         if not bool(log_prob.isfinite().all()):
-            raise _not_finite(bnn, likelihood, x, output, log_prob)
+            raise _not_finite(bnn, law, x, u, log_prob)
         total = total - log_prob.mean()
     assert isinstance(total, Tensor)
     nll, kl = total / draws, total_kl(bnn, generator=generator)

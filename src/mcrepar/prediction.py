@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import numbers
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ MAX_BYTES = 2**30
 Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Classes:
     """What the draws say of classes, the class dimension being 1.
 
@@ -39,7 +40,7 @@ class Classes:
     expected_entropy: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """The law of y given x, averaged over draws of the weights; made by `predict`.
 
@@ -61,9 +62,13 @@ class Prediction:
     aleatoric: Tensor
     epistemic: Tensor
     likelihood: Likelihood | None = None
-    kept: Tensor | None = field(default=None, repr=False)
-    noise: Tensor | None = field(default=None, repr=False)
-    classes: Classes | None = field(default=None, repr=False)
+    kept: Tensor | None = None
+    noise: Tensor | None = None
+    classes: Classes | None = None
+
+    def __repr__(self) -> str:
+        shape, kept = tuple(self.mean.shape), "" if self.kept is None else ", with samples"
+        return f"Prediction({self.draws} draws, y of shape {shape}, likelihood={self.likelihood}{kept})"
 
     @property
     def std(self) -> Tensor:
@@ -93,6 +98,33 @@ class Prediction:
             raise MethodError(f"the interval of a {kind} y", "its y is not Normal given the weights", "mean and std")
         lower, upper = (quantile(self.samples, self.noise, (1 + sign * level) / 2) for sign in (-1, 1))
         return lower, upper
+
+    def log_prob(self, y: Any) -> Tensor:
+        """The log predictive density of y, output by output: (data, ...).
+
+        log p(y | x) = log mean_k p(y | x, W_k), a mixture of Normals for a Normal likelihood
+
+        Args:
+            y: a tensor or array as the likelihood takes it; for a soft label it is the mean over the label.
+        """
+        y = torch.as_tensor(y).cpu()
+        match self.likelihood:
+            case Categorical():
+                self.likelihood.check(self.probs, y)
+                if y.is_floating_point():
+                    return torch.xlogy(y.to(self.probs.dtype), self.probs).sum(1)
+                return self.probs.gather(1, y.long().unsqueeze(1)).squeeze(1).log()
+            case Bernoulli():
+                self.likelihood.check(self.mean, y)
+                yes = y.to(self.mean.dtype)
+                return torch.xlogy(yes, self.probs[:, 1]) + torch.xlogy(1 - yes, self.probs[:, 0])
+            case Normal():
+                Normal().check(self.mean, y)
+                mean, variance = (t.to(self.mean.dtype) for t in (self.samples, self._noise))
+                each = -0.5 * ((y - mean).square() / variance + (2 * math.pi * variance).log())
+                return torch.logsumexp(each, 0) - math.log(self.draws)
+        what = "a prediction without a likelihood" if self.likelihood is None else f"a {self.likelihood} y"
+        raise MethodError(f"log_prob of {what}", "it has no density here", "predict(..., likelihood='normal')")
 
     @property
     def probs(self) -> Tensor:
@@ -137,6 +169,11 @@ class Prediction:
         return self.votes.amax(1) >= least
 
     @property
+    def _noise(self) -> Tensor:
+        assert self.noise is not None, "it is kept with the samples"
+        return self.noise
+
+    @property
     def _of_classes(self) -> Classes:
         if self.classes is None:
             raise MethodError(
@@ -165,8 +202,8 @@ def predict(
 
     Args:
         bnn: a Bayesian network, or an ordinary one that contains Bayesian layers.
-        x: a tensor, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable of
-            batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
+        x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
+            of batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
         draws: the number of draws of the weights.
         batch_size: how many data go through the network at once.
         likelihood: of y: an object or "categorical", "bernoulli", "normal". None takes the outputs themselves for y
@@ -187,8 +224,7 @@ def predict(
     max_bytes = whole_number("max_bytes", max_bytes, least=0)
     check_generator(generator)
     law = likelihood_of(likelihood)
-    device = next((p.device for p in bnn.parameters()), torch.device("cpu"))
-    batches = Batches(x, batch_size, device)
+    batches = Batches(x, batch_size, bnn)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
         for k in _shown(draws, progress):

@@ -3,6 +3,7 @@
 import threading
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from tests.conftest import seeded
@@ -103,7 +104,8 @@ def test_a_shuffled_loader_is_noticed():
         ((row for row in data()), "anew"),
         (TensorDataset(data()), "DataLoader"),
         (3, "anew"),
-        (data().numpy(), "a batch of x is a ndarray"),
+        (np.array(["a", "b"]), "torch has no <U1; use numbers"),
+        ([3], "a batch of x is a int"),
         ((data(3), data(4)), r"lengths \[3, 4\]"),
         ({}, "no tensor"),
         ([], "no batch"),
@@ -114,6 +116,16 @@ def test_a_shuffled_loader_is_noticed():
 def test_an_x_that_cannot_be_is_refused(x, words):
     with pytest.raises(ParameterError, match=words):
         predict(network(), x, draws=2)
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: (x,), lambda x: [x[:4], x[4:]]], ids=["x", "tuple", "batches"])
+def test_numpy_arrays_are_tensors_of_the_networks_precision(form):
+    bnn, x = network(), data()
+    wanted = predict(bnn, x, draws=2, generator=seeded(1)).mean
+    array = x.double().numpy()
+    array.flags.writeable = False
+    for given in (array, np.ascontiguousarray(array[::-1])[::-1]):  # read-only, and with a negative stride
+        assert torch.equal(predict(bnn, form(given), draws=2, generator=seeded(1)).mean, wanted)
 
 
 class Returns(nn.Module):

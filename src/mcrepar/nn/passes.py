@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -20,23 +21,45 @@ _MOVED: Any = (Tensor, PackedSequence)
 Output = int | str | Callable[[Any], Tensor] | None
 
 
+def from_numpy(value: Any, net: nn.Module) -> Any:
+    """The same, with numpy arrays as tensors on the network's device, real numbers in its precision.
+
+    >>> from_numpy({"x": np.zeros((2, 3))}, nn.Linear(3, 1))["x"].dtype
+    torch.float32
+    """
+    reference = next((p for p in net.parameters() if p.is_floating_point()), torch.empty(0))
+
+    def tensor(array: np.ndarray[Any, Any]) -> Tensor:
+        try:
+            found = torch.from_numpy(np.array(array, order="C"))  # a copy: torch takes no reversed or read-only one
+        except TypeError:
+            why = f"torch has no {array.dtype}"
+            raise ParameterError("a numpy array", why, "numbers, for instance array.astype('float32')") from None
+        return found.to(reference.device, reference.dtype if found.is_floating_point() else found.dtype)
+
+    if isinstance(value, Mapping):
+        value = dict(value)
+    return pytree.tree_map_only(np.ndarray, tensor, value, lambda part: isinstance(part, PackedSequence))
+
+
 class Batches:
     """The batches of x as arguments of a network, the same ones at every pass.
 
     Args:
-        x: a tensor, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable of
-            batches in a fixed order, of which a tuple or list means (inputs, targets, ...).
+        x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
+            of batches in a fixed order, of which a tuple or list means (inputs, targets, ...).
         size: of the batches that x is cut into.
-        device: where they go.
+        net: on whose device they go.
 
-    >>> [args[0].tolist() for args, _ in Batches(torch.arange(5), 3, torch.device("cpu"))]
+    >>> [args[0].tolist() for args, _ in Batches(torch.arange(5), 3, nn.Linear(2, 1))]
     [[0, 1, 2], [3, 4]]
     """
 
-    def __init__(self, x: Any, size: int, device: torch.device) -> None:
-        self.x, self.size, self.device = x, size, device
+    def __init__(self, x: Any, size: int, net: nn.Module) -> None:
+        self.whole = isinstance(x, Tensor | np.ndarray | tuple | Mapping) and not isinstance(x, PackedSequence)
+        self.x, self.size, self.net = from_numpy(x, net) if self.whole else x, size, net
+        self.device = next((p.device for p in net.parameters()), torch.device("cpu"))
         self.first: list[Tensor] | None = None
-        self.whole = isinstance(x, Tensor | tuple | Mapping)
         if isinstance(x, PackedSequence):
             why = "its data are not in dimension 0, where x is cut into batches"
             raise ParameterError("predict(bnn, x) with x a PackedSequence", why, "[x], a list of batches")
@@ -48,6 +71,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         for k, inputs in enumerate(self._cut() if self.whole else self._read()):
+            inputs = from_numpy(inputs, self.net)
             if not isinstance(inputs, Tensor | tuple | list | Mapping):
                 kind = type(inputs).__name__
                 raise ParameterError("predict(bnn, x)", f"a batch of x is a {kind}", "tensors, tuples or dicts")
