@@ -237,8 +237,9 @@ def _damage(chance: random.Random, runs: Path) -> str:
             other.rmdir()
         other.unlink(missing_ok=True)
         other.write_bytes(path.read_bytes())
-    path = folder / chance.choice(("predictions.npz", "predictions.npz", "run.json", "log.csv"))
     name, damage = chance.choice(DAMAGES)
+    names = ("predictions.npz",) if damage is _arrays else ("predictions.npz", "run.json", "log.csv")
+    path = folder / chance.choice(names)
     damage(chance, path)
     return f"{path.name}, {name}"
 
@@ -275,7 +276,6 @@ def _long(chance: random.Random, path: Path) -> None:
 
 def _arrays(chance: random.Random, path: Path) -> None:
     """Arrays that are missing, of other lengths, of other types, or with values out of range."""
-    path = path.with_name("predictions.npz")
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     name = chance.choice(list(arrays))

@@ -35,6 +35,26 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, origin or kind)
 
 
+def from_text(value: Any, kind: Any) -> Any:
+    """Numbers that were typed as a text, (32, 32) or 32,32, as a list where one is wanted; other values as they are.
+
+    Args:
+        value: given.
+        kind: the type hint.
+
+    >>> from_text("(32, 32)", Sequence[int]), from_text("32,x", Sequence[int]), from_text("1,2", str)
+    ([32, 32], '32,x', '1,2')
+    """
+    number = next(iter(get_args(kind)), None)
+    if not isinstance(value, str) or get_origin(kind) is not Sequence or number not in (int, float):
+        return value
+    words = value.strip().strip("()[]").rstrip(",").split(",")
+    try:
+        return [number(word) for word in words]
+    except ValueError:
+        return value
+
+
 def described(kind: Any) -> str:
     """What a type takes, in words.
 

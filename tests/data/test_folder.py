@@ -71,8 +71,8 @@ def test_images_of_different_sizes_need_a_size(tmp_path):
     words = r"first\.png is 6 x 8, second\.png is 7 x 9 \(height x width\); use size=\(6, 8\) to resize"
     with pytest.raises(ParameterError, match=words):
         load("folder", root=tmp_path)
-    data = load("folder", root=tmp_path, size=[12, 16])
-    assert data.size == (12, 16)
+    for size in ([12, 16], (12, 16), "(12, 16)", "[12,16]", "12,16"):
+        assert load("folder", root=tmp_path, size=size).size == (12, 16)
 
 
 def test_a_size_is_height_and_width(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from jsonargparse import ArgumentParser
+from tests.data.test_folder import picture
 
 from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
@@ -8,7 +9,7 @@ from mcrepar.models import MODELS
 from mcrepar.training.arguments import RECIPES, add_arguments, expand, read_arguments, recipes
 from mcrepar.training.checkpoint import write
 from mcrepar.training.config import TrainConfig, flag, names
-from mcrepar.training.setup import Facts, build_network, make_bayesian
+from mcrepar.training.setup import Facts, build_network, make_bayesian, read_data
 
 
 def parsed(*words: str) -> TrainConfig:
@@ -29,6 +30,15 @@ def test_flags_of_every_kind():
     assert (c.n_mc_iter, c.lr, c.channels_last, c.pretrained, c.last_layer_draws) == (1000, 1e-4, False, True, "exact")
     assert c.prior_options == {"scale": "learned", "loc": 0.5}
     assert c.data_options == {"size": [3, 4]}
+
+
+@pytest.mark.parametrize("size", ["12,16", "(12, 16)", "[12,16]", "[12, 16]"])
+def test_a_size_is_typed_as_messages_spell_it(size, tmp_path):
+    picture(tmp_path / "train" / "a" / "0.png", (6, 8))
+    picture(tmp_path / "train" / "b" / "0.png", (7, 9))
+    picture(tmp_path / "test" / "a" / "0.png", (6, 8))
+    c = parsed("--data", "folder", "--root", str(tmp_path), "--data-options.size", size)
+    assert read_data(c)[0].size == (12, 16)
 
 
 def test_every_option_is_a_flag_with_its_default_in_the_help():

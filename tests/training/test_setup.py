@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.data.test_folder import picture
 from tests.training.tiny import config, write_images, write_numbers
 from torch import nn
 
@@ -187,3 +188,27 @@ def test_a_model_of_another_network_is_refused(finished, tmp_path):
     (moved / "model").symlink_to(finished / "model")
     with pytest.raises(McreparError, match="what was saved has no"):
         open_run(moved)
+
+
+def test_damaged_images_are_left_out_and_counted_in_the_record(tmp_path):
+    for part in ("train", "test"):
+        for kind in ("a", "b"):
+            for i in range(4):
+                picture(tmp_path / "images" / part / kind / f"{i}.png", (8, 8), "L")
+    (tmp_path / "images" / "train" / "a" / "2.png").write_bytes(b"no image")
+    given = {"data": "folder", "root": str(tmp_path / "images"), "model": "small_conv", "model_options": {}}
+    given |= {"validation": 0.0, "augment": "none", "epochs": 1}
+    with pytest.raises(ParameterError, match="--skip-damaged"):
+        read_data(config(tmp_path, **given))
+    with pytest.warns(UserWarning, match=r"1 of 16 files are damaged and were left out: train/a/2\.png"):
+        folder = train(config(tmp_path, **given, skip_damaged=True))
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["data"]["skipped"], record["data"]["count"]) == (1, 7)
+    with pytest.warns(UserWarning, match="1 of 16"):
+        assert open_run(folder).dataset.skipped == ("train/a/2.png",)
+
+
+def test_skipping_needs_data_of_single_files(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ParameterError, match="no option 'skip_damaged'"):
+        read_data(config(tmp_path, skip_damaged=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.option_values import check_value
+from mcrepar.option_values import check_value, from_text
 
 if TYPE_CHECKING:
     from mcrepar.data.dataset import Dataset
@@ -109,7 +109,8 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
             near = difflib.get_close_matches(option, kinds, n=2, cutoff=0.5) or list(kinds)
             why = f"the data set has no option {option!r}"
             raise ParameterError(f"load({name!r}, {option}=...)", why, ", ".join(near) or "no option")
-        check_value(f"load({name!r}), {option}=", value, kinds[option])
+        options[option] = from_text(value, kinds[option])
+        check_value(f"load({name!r}), {option}=", options[option], kinds[option])
     if row.files and root is None:
         raise ParameterError(f"load({name!r})", "its files are not part of the package", f"root=: {row.files}")
     try:

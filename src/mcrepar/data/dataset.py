@@ -75,6 +75,7 @@ class Dataset:
         classes: their names, in the order of the labels; () for a regression or without labels.
         simulated: whether the data were made by a program.
         source: what was read, without folders.
+        skipped: the files that were damaged and left out, below the root.
 
     >>> part = Split(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]))
     >>> d = Dataset("mine", part, None, part, ("cat", "dog"))
@@ -89,6 +90,7 @@ class Dataset:
     classes: tuple[str, ...]
     simulated: bool = False
     source: str = ""
+    skipped: tuple[str, ...] = ()
 
     @property
     def channels(self) -> int:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from torch import Tensor
 from mcrepar.data.batches import divided
 from mcrepar.data.dataset import PARTS, Dataset, Split, checked_size, joined
 from mcrepar.data.files import listing, refuse, some
+from mcrepar.data.skips import Skips
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import read_file
 
@@ -37,7 +40,9 @@ class _File:
     part: str
 
 
-def read_folder(root: Path, size: Sequence[int] = (), test_share: float = 0.2, seed: int = 0) -> Dataset:
+def read_folder(
+    root: Path, size: Sequence[int] = (), test_share: float = 0.2, seed: int = 0, skip_damaged: bool = False
+) -> Dataset:
     """Images in root/train/<class>, root/val/<class>, root/test/<class>; or in root/<class>, split at random.
 
     They are grey if all files are, and in colour otherwise.
@@ -47,19 +52,27 @@ def read_folder(root: Path, size: Sequence[int] = (), test_share: float = 0.2, s
         size: (height, width) to which every image is resized; needed where they differ.
         test_share: of all images, where the folder has no parts.
         seed: of that choice.
+        skip_damaged: leave damaged images out, with a warning that lists them, instead of refusing the folder.
     """
     target = checked_size("load('folder')", size, 2) if size else ()
     if not root.is_dir():
         why = "it is a file" if root.is_file() else "there is no such folder"
         raise ParameterError(f"root={str(root)!r}", why, "a folder with one folder for each class")
-    files, classes = _files(root)
-    target, grey = _headers(files, target)
-    x = torch.empty(len(files), 1 if grey else 3, *target, dtype=torch.uint8)
-    for i, file in enumerate(files):
-        x[i] = _pixels(file.path, target, grey)
-    whole = Split(x, torch.tensor([file.label for file in files]))
+    if find_spec("PIL") is None:
+        raise ParameterError("load('folder')", "pillow is not installed", "pip install pillow")
+    found, classes = _files(root)
+    skips = Skips(root, skip_damaged)
+    headers = [(found[i], *header) for i, header in skips.whole([file.path for file in found], _header)]
+    target, grey = _common(headers, target)
+    x = torch.empty(len(headers), 1 if grey else 3, *target, dtype=torch.uint8)
+    files: list[_File] = []
+    decode = partial(_pixels, size=target, grey=grey)
+    for i, pixels in skips.whole([file.path for file, *_ in headers], decode):
+        x[len(files)] = pixels
+        files.append(headers[i][0])
+    whole = Split(x[: len(files)], torch.tensor([file.label for file in files]))
     parts = divided(whole, [file.part for file in files], test_share, seed)
-    return joined("folder", parts, classes, source=f"{root.name}, {len(files)} images")
+    return skips.noted(joined("folder", parts, classes, source=f"{root.name}, {len(files)} images"), len(found))
 
 
 def _files(root: Path) -> tuple[list[_File], list[str]]:
@@ -97,31 +110,37 @@ def _folders(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _headers(files: Sequence[_File], size: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """The size of all images and whether all are grey, from their headers, before any is decoded."""
+def _header(path: Path) -> tuple[tuple[int, int], str]:
+    """Height and width, and the mode, of an image that is not decoded."""
+    with _opened(path) as image:
+        return (image.height, image.width), image.mode
+
+
+def _common(
+    headers: Sequence[tuple[_File, tuple[int, int], str]], size: tuple[int, ...]
+) -> tuple[tuple[int, ...], bool]:
+    """The size of all images and whether all are grey."""
     first, grey = "", True
-    for file in files:
-        with _opened(file.path) as image:
-            own, mode = (image.height, image.width), image.mode
+    for file, own, mode in headers:
+        path = file.path
         if mode not in EIGHT_BITS:
-            refuse(file.path, f"its pixels are of mode {mode!r}", "8 bits a channel, or load('arrays')")
+            refuse(path, f"its pixels are of mode {mode!r}", "8 bits a channel, or load('arrays')")
         grey = grey and mode in GREY
         if size and not first:  # a size was asked for: any will do
             continue
         if first and own != size:
-            why = f"{first} is {size[0]} x {size[1]}, {file.path.name} is {own[0]} x {own[1]} (height x width)"
-            raise ParameterError("images of one size", why, f"size=({size[0]}, {size[1]}) to resize all of them")
-        size, first = own, first or file.path.name
+            why = f"{first} is {size[0]} x {size[1]}, {path.name} is {own[0]} x {own[1]} (height x width)"
+            instead = f"size=({size[0]}, {size[1]}) to resize all of them (--data-options.size {size[0]},{size[1]})"
+            raise ParameterError("images of one size", why, instead)
+        size, first = own, first or path.name
     return size, grey
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
     """The image of a file; what goes wrong inside is an error that names it."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise ParameterError("load('folder')", "pillow is not installed", "pip install pillow") from error
+    from PIL import Image, UnidentifiedImageError
+
     try:
         raw = read_file(path, LARGEST_IMAGE)
     except FileNotFoundError:

@@ -7,6 +7,8 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor
 from mcrepar.data.batches import divided
 from mcrepar.data.dataset import PARTS, Dataset, Split, checked_size, joined
 from mcrepar.data.files import existing, refuse, some, unpacked
+from mcrepar.data.skips import Skips
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import read_text
 
@@ -47,6 +50,7 @@ def read_nifti(
     regression: bool = False,
     test_share: float = 0.2,
     seed: int = 0,
+    skip_damaged: bool = False,
 ) -> Dataset:
     """Volumes listed by a table: one row each, with its file or the name its file starts with, and its label.
 
@@ -66,21 +70,30 @@ def read_nifti(
         regression: whether the label is a number to predict.
         test_share: of all volumes, where the table has no split.
         seed: of that choice.
+        skip_damaged: leave damaged volumes out, with a warning that lists them, instead of refusing the table.
     """
     target = checked_size("load('nifti')", size, 3)
     path = root / table
     if root.is_file():
         raise ParameterError(f"root={str(root)!r}", "it is a file", f"its folder as the root, and table={root.name}")
+    if find_spec("nibabel") is None:
+        raise ParameterError("load('nifti')", "nibabel is not installed", "pip install nibabel")
     rows = list(_rows(path, path_column, id_column, label_column, split_column))
     y, names = _targets(path, rows, label_column, None if regression else classes or sorted({r.label for r in rows}))
-    x = torch.empty(len(rows), 1, *target, dtype=torch.uint8)
-    simulated = False
-    for i, row in enumerate(rows):
-        volume, described = read_volume(row.volume)
-        x[i, 0] = _scaled(resample(volume, target), row.volume)
+    x, simulated = torch.empty(len(rows), 1, *target, dtype=torch.uint8), False
+    kept: list[int] = []
+    skips = Skips(root, skip_damaged)
+    for i, (volume, described) in skips.whole([row.volume for row in rows], partial(_prepared, size=target)):
+        x[len(kept), 0] = volume
+        kept.append(i)
         simulated = simulated or described.startswith("simulated")
-    parts = divided(Split(x, y), [row.part for row in rows], test_share, seed)
-    return joined("nifti", parts, names, f"{path.name}, {len(rows)} volumes", simulated)
+    parts = divided(Split(x[: len(kept)], y[kept]), [rows[i].part for i in kept], test_share, seed)
+    return skips.noted(joined("nifti", parts, names, f"{path.name}, {len(kept)} volumes", simulated), len(rows))
+
+
+def _prepared(path: Path, size: tuple[int, ...]) -> tuple[Tensor, str]:
+    volume, described = read_volume(path)
+    return _scaled(resample(volume, size), path), described
 
 
 def _rows(path: Path, path_column: str, id_column: str, label_column: str, split_column: str) -> Iterator[_Row]:
@@ -145,10 +158,8 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
     Args:
         path: a .nii or .nii.gz file.
     """
-    try:
-        import nibabel
-    except ImportError as error:
-        raise ParameterError("load('nifti')", "nibabel is not installed", "pip install nibabel") from error
+    import nibabel
+
     raw = bytes(unpacked(path))
     kind = nibabel.Nifti2Image if raw[4:7] == b"n+2" else nibabel.Nifti1Image
     try:

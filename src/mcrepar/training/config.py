@@ -14,12 +14,11 @@ from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
 from mcrepar.option_values import check_value, fits
-from mcrepar.training.whole_file import read_text
+from mcrepar.user_files import LARGEST_YAML, read_text, read_yaml
 
 END = "...\n"  # what YAML writes after a value that stands alone
 MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
 CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
-LARGEST = 2**20  # bytes of a file of options
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -35,6 +34,9 @@ class DataOptions:
     data: str = option("digits", "a data set: " + ", ".join(DATASETS))
     root: str | None = option(None, "the folder of its files")
     data_options: Mapping[str, Any] = option(dict, "options of its reader, such as --data-options.file NAME")
+    skip_damaged: bool = option(
+        False, "leave damaged files of a folder of images or a table of volumes out, list and count them; else refuse"
+    )
     augment: Literal["auto", "crop_flip", "crop", "flip", "none"] = option(
         "auto", "random crops and flips of training images; auto: what is usual for the data set"
     )
@@ -211,7 +213,7 @@ def read_config(path: Path) -> TrainConfig:
     """The options that a run folder keeps, or a refusal: also of those that were changed after they were written."""
     kinds = get_type_hints(TrainConfig)
     try:
-        values, written = read_options(path), CHECKSUM.search(text := read_text(path, LARGEST))
+        values, written = read_options(path), CHECKSUM.search(text := read_text(path, LARGEST_YAML))
         if written is not None and written[1] != checksum(text):
             raise ParameterError(f"{path}", "it was cut short or changed after it was written", "")
     except ParameterError as error:
@@ -237,13 +239,12 @@ def _number(value: Any, kind: Any) -> Any:
 
 def read_options(path: Path) -> dict[str, Any]:
     """What a YAML file holds, or a refusal where that is not options by name."""
-    import yaml
-
     instead = "options in YAML, such as the config.yaml that mcrepar train writes"
     try:
-        values = yaml.safe_load(read_text(path, LARGEST))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ParameterError(f"{path}", f"it cannot be read ({type(error).__name__})", instead) from None
+        values = read_yaml(path)
+    except (OSError, ParameterError) as error:
+        why = error.why if isinstance(error, ParameterError) else error.strerror
+        raise ParameterError(f"{path}", f"it cannot be read ({why})", instead) from None
     if not isinstance(values, dict):
         raise ParameterError(f"{path}", "it holds no options", instead)
     unknown = [key for key in values if key not in names()]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from mcrepar.training.checkpoint import PARTS, mismatch, newest, restore
 from mcrepar.training.config import TrainConfig, read_config
 from mcrepar.training.seeds import generator_of
 from mcrepar.training.warm_start import read_weights
-from mcrepar.training.whole_file import read_text
+from mcrepar.user_files import read_json
 
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}  # by the number of spatial dimensions
 
@@ -48,6 +47,7 @@ class Facts:
         source: what was read.
         simulated: whether the data were made by a program.
         digest: of x and y, to know them again.
+        skipped: how many damaged files were left out.
     """
 
     count: int
@@ -60,6 +60,7 @@ class Facts:
     source: str
     simulated: bool
     digest: str = ""
+    skipped: int = 0
 
     @classmethod
     def of(cls, dataset: Dataset, train: Split) -> Facts:
@@ -69,7 +70,7 @@ class Facts:
         target = (float(y.mean()), float(y.std(correction=0)) or 1.0) if regression else (0.0, 1.0)
         return cls(
             len(train), dataset.channels, dataset.size, dataset.classes, tuple(mean.tolist()), tuple(std.tolist()),
-            target, dataset.source, dataset.simulated, digest(train),
+            target, dataset.source, dataset.simulated, digest(train), len(dataset.skipped),
         )  # fmt: skip
 
     @classmethod
@@ -112,7 +113,8 @@ class Units(nn.Module):
 
 def read_data(config: TrainConfig) -> tuple[Dataset, Split, Split | None]:
     """The data set, the part to train on and the part to validate with, where there is one."""
-    dataset = load(config.data, config.root, **config.data_options)
+    skip = {"skip_damaged": True} if config.skip_damaged else {}
+    dataset = load(config.data, config.root, **config.data_options, **skip)
     train, validation = dataset.train, dataset.validation
     if train is None or not train.labelled:
         raise ParameterError(f"--data {config.data}", "it has no labelled training part", "it for evaluation only")
@@ -238,9 +240,7 @@ class Run:
         if len(train) != self.facts.count:
             why = f"it was trained on {self.facts.count} data, and there are {len(train)} now"
             raise ParameterError(f"run {str(self.folder)!r}", why, "the same data; new ones as --ood arrays,root=PATH")
-        return Dataset(
-            dataset.name, train, validation, dataset.test, dataset.classes, dataset.simulated, dataset.source
-        )
+        return replace(dataset, train=train, validation=validation)
 
     @cached_property
     def changed(self) -> str:
@@ -266,9 +266,9 @@ def open_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     try:
-        kept = json.loads(read_text(folder / "run.json"))
+        kept = read_json(folder / "run.json")
         facts, status = Facts.read(kept["data"]), str(kept["status"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         why = f"it holds no run ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, "a folder that mcrepar train wrote") from None
     config = read_config(folder / "config.yaml")
@@ -301,7 +301,7 @@ def digest(split: Split) -> str:
 
 def _restore_likelihood(likelihood: Likelihood, path: Path) -> None:
     try:
-        state = {name: torch.tensor(value) for name, value in json.loads(read_text(path)).items()}
+        state = {name: torch.tensor(value) for name, value in read_json(path).items()}
         why = mismatch(state, likelihood.state_dict())
     except (OSError, ValueError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
