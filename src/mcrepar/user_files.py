@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from mcrepar.errors import ParameterError
 
 LARGEST = 2**32  # bytes of a file that is read whole; the standard data sets stay below 2^28
+ANY_SIZE = 2**63  # of a file of which parts are read, or a checkpoint, which is as large as its network
 LARGEST_TEXT = 2**23  # bytes of a text, a table or JSON
 LARGEST_YAML = 2**16  # its parser takes a second for so many; config.yaml has three thousand
 CHUNK = 2**20
 _MOST_VALUES = 100_000  # in a YAML file
 
 
-def open_file(path: Path, most: int = LARGEST) -> BinaryIO:
+def open_file(path: Path, most: int = LARGEST) -> io.BufferedReader:
     """A regular file of at most so many bytes, opened for reading; nothing that waits for another process.
 
     A missing file is a FileNotFoundError, since only the caller knows what that means; all else is a ParameterError.
@@ -27,7 +29,7 @@ def open_file(path: Path, most: int = LARGEST) -> BinaryIO:
         most: bytes.
     """
     try:
-        file: BinaryIO = open(path, "rb", opener=_at_once)  # noqa: SIM115  # the caller closes it
+        file = open(path, "rb", opener=_at_once)  # noqa: SIM115  # the caller closes it
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mcrepar.training import whole_file
-from mcrepar.training.whole_file import read_text, remove_stale, staged, write_bytes, write_text
+from mcrepar.training.whole_file import remove_stale, staged, write_bytes, write_text
 
 
 def test_a_reader_of_the_old_file_keeps_it(tmp_path):
@@ -48,18 +48,6 @@ def test_what_is_staged_waits_for_the_work_in_between(tmp_path):
         raise OSError("full")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_only_plain_files_of_a_bounded_size_are_read(tmp_path):
-    write_text(tmp_path / "a.txt", "four")
-    assert read_text(tmp_path / "a.txt", 4) == "four"
-    with pytest.raises(OSError, match="more than 3 bytes"):
-        read_text(tmp_path / "a.txt", 3)
-    (tmp_path / "gone").symlink_to(tmp_path / "nosuch")
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("gone", "fifo", ".", "nosuch"):
-        with pytest.raises(OSError):  # noqa: PT011
-            read_text(tmp_path / name)
 
 
 def test_stale_temporary_files_go_and_others_stay(tmp_path):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mcrepar.data.files import existing, most_unpacked, refuse
 from mcrepar.errors import ParameterError
-from mcrepar.user_files import open_file, read_all
+from mcrepar.user_files import ANY_SIZE, open_file, read_all
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -30,7 +30,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     Args:
         path: the file.
     """
-    with _opened(path, 2**63) as (file, size):
+    with _opened(existing(path)) as (file, size):
         if file.read(2) == b"PK":
             refuse(path, "it holds several arrays", "an .npy file")
         file.seek(0)
@@ -68,7 +68,7 @@ def read_npz(path: Path, names: Collection[str], most: int | None = None) -> dic
 
 @contextmanager
 def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    with _opened(path, 2**63) as (file, _):
+    with _opened(path) as (file, _):
         if file.read(6) == npy.MAGIC_PREFIX:
             refuse(path, "it holds one array without a name", "an .npz file, made by numpy.savez")
         with zipfile.ZipFile(file) as archive:
@@ -104,9 +104,9 @@ class _Objects(Exception):
 
 
 @contextmanager
-def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """The file and its size; what goes wrong inside is an error that names it."""
-    with open_file(existing(path), most) as file:
+    with open_file(path, ANY_SIZE) as file:
         start, size = file.read(6), file.seek(0, io.SEEK_END)
         file.seek(0)
         try:

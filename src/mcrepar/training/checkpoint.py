@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
 from mcrepar.nn.folder import digest_of
-from mcrepar.training.whole_file import open_plain
+from mcrepar.user_files import ANY_SIZE, open_file
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
@@ -104,7 +104,7 @@ def _read(path: Path, parts: Collection[str]) -> dict[str, Any]:
     """What a checkpoint holds; an error of any kind where it is no plain file, changed, or of another form."""
     match = NAME.fullmatch(path.name)
     assert match is not None
-    with open_plain(path) as file:
+    with open_file(path, ANY_SIZE) as file:
         if hashlib.file_digest(file, "sha256").hexdigest()[:16] != match[2]:
             raise ValueError("its bytes are not those that were written")
         if not zipfile.is_zipfile(file):  # torch.load would take it for its format of old

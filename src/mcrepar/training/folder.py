@@ -21,7 +21,8 @@ from mcrepar.errors import ParameterError
 from mcrepar.training.checkpoint import PARTS, Found, newest
 from mcrepar.training.config import TrainConfig, names, read_config
 from mcrepar.training.folder_lock import FolderTaken, take
-from mcrepar.training.whole_file import read_text, remove_stale, write_text
+from mcrepar.training.whole_file import remove_stale, write_text
+from mcrepar.user_files import read_json
 
 OURS = ("config.yaml", "run.json", "log.csv", "checkpoints", "model")
 NOT_LINKED = (".lock", "checkpoints", "model")  # what is written into, not replaced
@@ -233,10 +234,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def _facts(path: Path) -> dict[str, Any]:
     """What run.json says; an OSError or ValueError where it cannot be read."""
-    try:
-        found = json.loads(read_text(path))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcrepar import user_files
+from mcrepar.data.numpy_files import npz_names, read_npz
 from mcrepar.errors import ParameterError
-from mcrepar.training import whole_file
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -23,9 +24,8 @@ def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
     """
     asked, instead = f"the report of {folder}", f"mcrepar evaluate {folder}, which writes it"
     try:
-        results = json.loads(whole_file.read_text(folder / "metrics.json"))
-        with np.load(folder / "predictions.npz", allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        results = user_files.read_json(folder / "metrics.json")
+        arrays = read_npz(folder / "predictions.npz", npz_names(folder / "predictions.npz"))
     except FileNotFoundError as error:
         raise ParameterError(asked, f"there is no {Path(str(error.filename)).name}", instead) from None
     except (OSError, ValueError, EOFError) as error:
@@ -60,10 +60,9 @@ def read_log(folder: Path) -> dict[str, NDArray[np.float64]]:
         folder: of the run.
     """
     try:
-        with (folder / "log.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(user_files.read_text(folder / "log.csv"), newline="")))
         return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else ())}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, csv.Error):
         return {}
 
 
@@ -74,6 +73,6 @@ def read_text(path: Path) -> str:
         path: of the file.
     """
     try:
-        return whole_file.read_text(path)
+        return user_files.read_text(path)
     except (OSError, ValueError):
         return ""

@@ -1,19 +1,15 @@
-"""Files that are whole: replaced in one step whatever interrupts it, and read only where they are plain files."""
+"""Files that are whole: replaced in one step, whatever interrupts it."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY = re.compile(r"\.(?:(?P<name>.+)\.\d+|[0-9a-f]{16})\.tmp")  # .NAME.PID.tmp, and those of a saved network
-LARGEST = 2**26  # bytes of a text; every one of a run folder is far smaller
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -56,33 +52,6 @@ def write_text(path: Path, text: str) -> None:
         text: all of it.
     """
     write_bytes(path, text.encode("utf-8"))
-
-
-def open_plain(path: Path) -> io.BufferedReader:
-    """A plain file, open for reading; an OSError for a folder, and for a FIFO or a device, which would never end.
-
-    Args:
-        path: of the file; a link is followed.
-    """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-    return os.fdopen(handle, "rb")
-
-
-def read_text(path: Path, most: int = LARGEST) -> str:
-    """A text in UTF-8; an OSError or a ValueError where it is none, or larger than it may be.
-
-    Args:
-        path: of the file.
-        most: bytes.
-    """
-    with open_plain(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
-    return data.decode("utf-8")
 
 
 def remove_stale(folder: Path, name: str = ".*", older: float = 0.0) -> None:
