@@ -28,6 +28,7 @@ from mcrepar.families import priors
 from mcrepar.kl.render import score_line
 from mcrepar.kl.table import table1
 from mcrepar.training.arguments import read_arguments
+from mcrepar.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -128,6 +129,8 @@ def test_a_fence_without_a_language_is_found(tmp_path):
 @pytest.mark.parametrize("words", list(typed()))
 def test_every_command_is_accepted(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.yaml").write_text(TrainConfig().to_yaml())  # the run to go on with
     follow(words)
 
 
@@ -137,6 +140,7 @@ def test_every_command_is_accepted(words, tmp_path, monkeypatch):
         "mcrepar train --recipe nothing",
         "mcrepar train --recipe digits --n-mc-iter 0",
         "mcrepar train --epoch_s 3",
+        "mcrepar train --resume --out runs/nowhere",
         "mcrepar explain radial nothing",
         "mcrepar reproduce nothing",
         "make nothing",
