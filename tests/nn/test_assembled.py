@@ -94,9 +94,29 @@ def test_without_a_batch_it_warns_once():
 def test_the_batch_is_copied_and_moved_with_the_network():
     net = calibrate(by_hand(), BATCH)
     wanted = predict(net, X, draws=2, generator=seeded(4)).samples
-    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
-        assert torch.equal(predict(twin, X, draws=2, generator=seeded(4)).samples, wanted)
+    assert torch.equal(predict(copy.deepcopy(net), X, draws=2, generator=seeded(4)).samples, wanted)
     assert predict(net.float(), X.float(), draws=2).mean.dtype == torch.float32
+
+
+def test_a_pickle_has_pooled_statistics_and_no_data():
+    net = calibrate(by_hand(), BATCH)
+    stored = pickle.dumps(net)
+    assert BATCH[0].numpy().tobytes() not in stored
+    twin = pickle.loads(stored).eval()  # noqa: S301
+    with pytest.warns(UserWarning, match=r"pooled over draws.*mcrepar\.nn\.calibrate\(net, x\)"):
+        got = predict(twin, X, draws=2, generator=seeded(4)).samples
+    generator, plain = seeded(0), []
+    for _ in range(32):
+        layer = net[0].to_module(net[0].draw(generator))
+        net[3].draw(generator)
+        plain.append(layer(BATCH).detach())
+    means, variances = torch.stack([h.mean(0) for h in plain]), torch.stack([h.var(0) for h in plain])
+    twin[1].running_mean, twin[1].running_var = means.mean(0), variances.mean(0) + means.var(0, correction=0)
+    generator, wanted = seeded(4), []
+    for _ in range(2):
+        first, second = (twin[k].to_module(twin[k].draw(generator)) for k in (0, 3))
+        wanted.append(second(twin[1](first(X))).detach())
+    torch.testing.assert_close(got, torch.stack(wanted))
 
 
 def test_threads_do_not_disturb_each_other():

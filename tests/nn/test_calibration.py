@@ -1,8 +1,10 @@
-"""Norm statistics belong to a draw: those of the kept batch under it (float64)."""
+"""Norm statistics belong to a draw: those of the batch under it; pooled ones are stored instead (float64)."""
 
 from __future__ import annotations
 
 import copy
+import io
+import json
 import pickle
 import warnings
 
@@ -12,7 +14,9 @@ from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar import bayesian, predict
+from mcrepar import ParameterError, bayesian, predict
+from mcrepar.nn import folder
+from mcrepar.nn.description import Shelf, describe_random, describe_tree
 
 
 def network(norm: type[nn.Module] = nn.BatchNorm2d, **options) -> nn.Sequential:
@@ -174,16 +178,129 @@ def test_the_warning_names_the_users_line_by_every_way(ask):
     assert [warning.filename for warning in seen] == [__file__]
 
 
-def test_they_are_saved_copied_and_moved(tmp_path):
+def test_the_batch_is_copied_and_moved_and_kept_on_disk_if_asked(tmp_path):
     bnn = bayesian(network(), start_std=0.5).calibrate(BATCH)
-    mcrepar.save(bnn, tmp_path / "bnn")
+    mcrepar.save(bnn, tmp_path / "bnn", keep_calibration_data=True)
     wanted = predict(bnn, X, draws=2, generator=seeded(4)).samples
-    loaded = mcrepar.load(tmp_path / "bnn", network())
-    for twin in (loaded, copy.deepcopy(bnn), pickle.loads(pickle.dumps(bnn))):  # noqa: S301
+    for twin in (mcrepar.load(tmp_path / "bnn", network()), copy.deepcopy(bnn)):
         assert torch.equal(predict(twin, X, draws=2, generator=seeded(4)).samples, wanted)
     single = bnn.float()
     assert single.calibration.kept[0][0].dtype == torch.float32
     assert predict(single, X.float(), draws=2).mean.dtype == torch.float32
+
+
+# ---- what is stored
+
+
+def pooled_by_hand(bnn: mcrepar.BayesianModule) -> dict[str, Tensor]:
+    """The mean and variance of what a norm layer sees, over 32 draws and the batch, as a mixture."""
+    generator, rows = seeded(0), []
+    for _ in range(32):
+        state = by_hand(bnn.draw(generator)).state_dict()
+        rows.append({n: t for n, t in state.items() if n.endswith(("running_mean", "running_var"))})
+    found = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    mean = {name: t.mean(0) for name, t in found.items()}
+    for layer in ("1", "5"):
+        mean[f"{layer}.running_var"] += found[f"{layer}.running_mean"].var(0, correction=0)
+    return mean
+
+
+def folders_twin(bnn, path):
+    mcrepar.save(bnn, path)
+    return mcrepar.load(path, network())
+
+
+def states_twin(bnn, path):
+    twin = bayesian(network(), start_std=0.5)
+    twin.load_state_dict(bnn.state_dict())
+    return twin
+
+
+WAYS = [folders_twin, states_twin, lambda bnn, path: pickle.loads(pickle.dumps(bnn))]  # noqa: S301
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["save", "state_dict", "pickle"])
+def test_a_stored_network_has_pooled_statistics_and_no_data(way, tmp_path):
+    bnn = bayesian(network(), start_std=0.5).calibrate(BATCH).eval()
+    wanted, state = pooled_by_hand(bnn), torch.random.get_rng_state()
+    twin = way(bnn, tmp_path / "bnn").eval()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert twin.calibration.kept is None
+    with pytest.warns(UserWarning, match=r"pooled over draws.*bnn\.calibrate\(x\)") as seen:
+        found = [twin.complete(twin.draw()) for _ in range(2)]
+    assert len(seen) == 1
+    for whole in found:
+        for name, statistic in wanted.items():
+            torch.testing.assert_close(whole[name], statistic)
+    plain = by_hand(draw := bnn.draw(seeded(4)))
+    plain.load_state_dict({**plain.state_dict(), **wanted}, strict=False)
+    with twin.frozen(draw):
+        torch.testing.assert_close(twin(X), plain(X))
+    twin.calibrate(BATCH)  # a batch of one's own gives every draw its own again
+    got = (predict(b, X, draws=2, generator=seeded(4)).samples for b in (bnn, twin))
+    torch.testing.assert_close(*got)
+
+
+SECRET = 123456.7890625  # a value of the training data, exact in float64
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_training_data_are_on_disk_only_if_asked(keep, tmp_path):
+    batch = BATCH.clone()
+    batch[3] = SECRET
+    bnn = bayesian(network()).calibrate(batch)
+    mcrepar.save(bnn, tmp_path / "bnn", keep_calibration_data=keep)
+    image = batch[3, 0, 0].numpy().tobytes()
+    files = b"".join(path.read_bytes() for path in (tmp_path / "bnn").iterdir())
+    assert (image in files) == keep
+    assert json.loads((tmp_path / "bnn" / "config.json").read_text())["holds_training_data"] == keep
+    assert image not in pickle.dumps(bnn)
+    assert image not in bnn.state_dict()["_extra_state"].numpy().tobytes()
+    assert not any(torch.equal(t, batch) for t in bnn.state_dict().values())
+
+
+def test_whether_to_keep_data_is_yes_or_no(tmp_path):
+    with pytest.raises(ParameterError, match="it is not yes or no; use True or False"):
+        mcrepar.save(bayesian(network()), tmp_path / "bnn", keep_calibration_data="no")
+
+
+def test_what_is_stored_are_the_statistics_of_the_weights_at_that_time(tmp_path):
+    """save measures anew; a network that is trained after loading has outgrown what was stored."""
+    bnn = bayesian(network(), start_std=0.5).calibrate(BATCH)
+    with torch.no_grad():
+        bnn.latents["0/weight"].loc.add_(1.0)
+    twin = folders_twin(bnn, tmp_path / "bnn").eval()
+    wanted = pooled_by_hand(bnn)
+    with pytest.warns(UserWarning, match="pooled"):
+        torch.testing.assert_close(twin.complete()["1.running_mean"], wanted["1.running_mean"])
+    twin.train()(BATCH)
+    assert "1.running_mean" not in twin.eval().complete()
+    again = folders_twin(twin, tmp_path / "again").eval()
+    with pytest.warns(UserWarning, match="running statistics"):
+        assert "1.running_mean" not in again.complete()
+
+
+def test_states_and_folders_of_before_bring_their_batch(tmp_path):
+    bnn = bayesian(network(), start_std=0.5).calibrate(BATCH).eval()
+    wanted = predict(bnn, X, draws=2, generator=seeded(4)).samples
+    mcrepar.save(bnn, tmp_path / "bnn", keep_calibration_data=True)
+    config, tensors = folder.read(tmp_path / "bnn")
+    for key in ("norm_statistics", "holds_training_data"):
+        del config[key]
+    folder.write(tmp_path / "old", config, tensors)
+    old = bayesian(network(), start_std=0.5).eval()
+    old.load_state_dict({**bnn.state_dict(), "_extra_state": older_state(bnn)})
+    for twin in (mcrepar.load(tmp_path / "old", network()), old):
+        assert torch.equal(twin.calibration.kept[0][0], BATCH)
+        assert torch.equal(predict(twin, X, draws=2, generator=seeded(4)).samples, wanted)
+
+
+def older_state(bnn: mcrepar.BayesianModule) -> Tensor:
+    """What get_extra_state wrote when it held the batch."""
+    shelf, file = Shelf(), io.BytesIO()
+    words = {**describe_random(bnn.random, shelf), "calibration": describe_tree(bnn.calibration.kept, shelf)}
+    torch.save({"words": json.dumps(words), "tensors": shelf.tensors}, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
 def test_training_works_and_learns_running_statistics():

@@ -125,7 +125,7 @@ def test_tied_weights_random_and_plain(tmp_path):
         load(tmp_path / "model", untied)
 
 
-def test_the_calibration_batch_comes_back(tmp_path):
+def test_the_calibration_batch_comes_back_if_asked(tmp_path):
     class Keywords(nn.Module):
         def __init__(self):
             super().__init__()
@@ -137,7 +137,8 @@ def test_the_calibration_batch_comes_back(tmp_path):
     torch.manual_seed(0)
     x, extra = {"a": torch.randn(8, 4)}, (torch.randn(8, 4), None)
     bnn = mcrepar.bayesian(Keywords()).calibrate(x, extra, gain=0.5).eval()
-    same = there_and_back(bnn, Keywords(), tmp_path).eval()
+    save(bnn, tmp_path / "model", keep_calibration_data=True)
+    same = load(tmp_path / "model", Keywords()).eval()
     with bnn.frozen(bnn.draw(seeded(0))), same.frozen(same.draw(seeded(0))):
         assert torch.equal(bnn(x, extra), same(x, extra))
 
@@ -242,6 +243,17 @@ def test_buffers_that_cannot_be_written_are_refused(buffer, words, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Ignores(nn.Module):
+    """Takes an argument that is no data."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = small()
+
+    def forward(self, x, other):
+        return self.inner(x)
+
+
 def test_other_refusals_of_save(tmp_path):
     with pytest.raises(ParameterError, match="no BayesianModule"):
         save(nn.Linear(2, 2), tmp_path / "model")
@@ -254,9 +266,9 @@ def test_other_refusals_of_save(tmp_path):
     with pytest.raises(ParameterError, match=r"another config.json"):
         save(bnn, tmp_path / "hub")
     assert (tmp_path / "hub" / "config.json").read_text() == '{"model_type": "bert"}'
-    bnn.calibration.keep((torch.zeros(2, 4), object()), {})
+    odd = mcrepar.bayesian(Ignores()).calibrate(torch.randn(4, 4), object())
     with pytest.raises(ParameterError, match="a object"):
-        save(bnn, tmp_path / "model")
+        save(odd, tmp_path / "model", keep_calibration_data=True)
 
 
 @pytest.mark.parametrize(

@@ -61,14 +61,6 @@ def test_through_a_file_that_runs_no_code():
     assert torch.equal(kl(other, generator=seeded(1)), kl(bnn, generator=seeded(1)))
 
 
-def test_the_calibration_batch_comes_along():
-    make = lambda: bayesian(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))  # noqa: E731
-    bnn, x = make().calibrate(torch.randn(8, 3, generator=seeded(1))), torch.ones(4, 3)
-    other = make()
-    other.load_state_dict(bnn.state_dict())
-    assert torch.equal(*(mcrepar.predict(b.eval(), x, draws=3, generator=seeded(2)).samples for b in (bnn, other)))
-
-
 def test_estimator_and_forward_stay_as_built():
     other = restored(bayesian(nn.Linear(3, 2)), kl_method="stats", n_mc_iter=5, forward="flipout")
     assert other.mode == "flipout"

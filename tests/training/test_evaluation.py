@@ -223,12 +223,11 @@ def normed():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
 
-def test_batch_norm_without_a_kept_batch_takes_training_data_and_says_so(tmp_path, no_report):
+def test_batch_norm_takes_training_data_which_a_model_does_not_hold(tmp_path, no_report):
     run = a_run(tmp_path / "a", net=normed())
     evaluate_run(run, options(run.folder))
-    (note,) = results(run.folder)[0]["notes"]
-    assert note.startswith("the model kept no calibration batch; 30 training data")
-    assert run.bnn.calibration.kept is not None
+    assert results(run.folder)[0]["notes"] == []
+    assert len(run.bnn.calibration.kept[0][0]) == 30
 
 
 def test_batch_norm_with_a_kept_batch_uses_it_for_every_draw(tmp_path, no_report):
@@ -237,7 +236,9 @@ def test_batch_norm_with_a_kept_batch_uses_it_for_every_draw(tmp_path, no_report
     run.bnn.calibrate(kept)
     evaluate_run(run, options(run.folder, draws=3))
     found, arrays = results(run.folder)
-    assert found["notes"] == []
+    assert found["notes"] == [
+        "the folder of the model holds 10 training examples, on which BatchNorm finds its statistics"
+    ]
     x, generator, total = run.prepare(run.dataset.test.x), seeded(0), 0
     with torch.no_grad():
         for _ in range(3):

@@ -144,6 +144,7 @@ def answers(run: Run, draws: int, seed: int) -> Row:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     run.bnn.to(device)
     run.likelihood.to(device)
+    run.calibrate()
     torch.manual_seed(seed)
     generator = torch.Generator(device).manual_seed(seed)
     net = PublishedNetwork(run.bnn) if run.config.forward == PUBLISHED else run.bnn

@@ -25,10 +25,10 @@ KEPT = "_mcrepar_statistics"  # among the attributes of an ordinary network, whe
 
 
 def calibrate(net: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    """Keep a batch of training data, on which norm layers recompute their statistics for every draw of a prediction.
+    """Hold a batch of training data, on which norm layers recompute their statistics for every draw of a prediction.
 
-    For a network made by `bayesian` this is `bnn.calibrate(...)`. An ordinary network with Bayesian layers has it in
-    deep copies and pickles, not in its state_dict.
+    For a network made by `bayesian` this is `bnn.calibrate(...)`. An ordinary network with Bayesian layers has the
+    batch in deep copies, and statistics pooled over 32 draws in pickles; its state_dict has neither.
 
     Args:
         net: a network with Bayesian parts; it is returned.
@@ -46,6 +46,7 @@ def calibrate(net: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         return net.calibrate(*args, **kwargs)
     statistics = _statistics(net)
     statistics.calibration.take(args, kwargs, lambda: statistics.trial(net))
+    statistics.pool(net)
     return net
 
 
@@ -113,6 +114,16 @@ class _Statistics:
             fresh = part.draw(generator) if held is None else held
             draws[part] = part.complete(fresh) if held is None and self.calibration.kept is None else fresh
         return draws
+
+    def pool(self, net: nn.Module) -> None:
+        """Measure what is stored of norm layers; the default RNG is left alone."""
+        generator = torch.Generator().manual_seed(0)
+
+        def measure(number: int) -> dict[str, Tensor]:
+            with _holding(self.draw(net, generator)):
+                return self.measured(net)
+
+        self.calibration.pool(net, measure)
 
     def trial(self, net: nn.Module) -> dict[str, Tensor]:
         """The statistics of the means of all weights."""

@@ -1,12 +1,14 @@
-"""Norm statistics that belong to a draw: recomputed on a kept batch instead of averaged over all draws.
+"""Norm statistics that belong to a draw: recomputed on a batch instead of averaged over all draws of the training.
 
 Running statistics of BatchNorm are a mixture over the draws of training and belong to none of them; with them a draw's
-accuracy and calibration are spoiled.
+accuracy and calibration are spoiled. The batch stays in memory: neither a state_dict nor a saved or pickled network
+holds training data. What is stored are statistics pooled over draws of the trained network.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +26,7 @@ from mcrepar.nn.threads import measuring
 
 Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+POOLED = 32  # draws over which the statistics that are stored are pooled
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,19 @@ class Calibration(nn.Module):
         self.how = how
         self.layers = _tracking(net)
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.pooled: dict[str, Tensor] | None = None
         self.warned = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "arguments": None, "_buffers": {}, "_non_persistent_buffers_set": set()}  # without data
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Calibration:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
+
     def keep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Keep the arguments of a forward; tensors become buffers, moved with the model; `state` saves them."""
+        """Keep the arguments of a forward; tensors become buffers, moved with the model and in no state_dict."""
         for name in list(self._buffers):
             delattr(self, name)
         self.arguments = pytree.tree_map_only(Tensor, self._shelve, (args, dict(kwargs)))
@@ -78,6 +90,35 @@ class Calibration(nn.Module):
                 self.keep(*before)
             raise ParameterError("calibrate(...)", why, "finite training data, several rows, as the network takes them")
 
+    def pool(self, net: nn.Module, measure: Callable[[int], Mapping[str, Tensor]]) -> None:
+        """Keep the statistics of the mixture of many draws, for a network that is stored without the batch.
+
+        mean = mean_k mean_k, variance = mean_k variance_k + Var_k mean_k
+
+        Args:
+            net: the network.
+            measure: the statistics of a draw by its number, among other tensors.
+        """
+        if not self.layers:
+            return
+        with torch.no_grad():
+            found = [measure(k) for k in range(POOLED)]
+        self.pooled = {}
+        for layer in self.layers:
+            mean, variance, tracked = (f"{layer}.{statistic}".lstrip(".") for statistic in STATISTICS)
+            means, variances = (torch.stack([draw[name] for draw in found]) for name in (mean, variance))
+            self.pooled[mean] = means.mean(0)
+            self.pooled[variance] = variances.mean(0) + means.var(0, correction=0)
+            self.pooled[tracked] = net.get_buffer(tracked).clone()
+
+    def _stored(self, net: nn.Module) -> dict[str, Tensor]:
+        """The pooled statistics, unless the norm layers have been trained since."""
+        if self.pooled is None or net.training:
+            return {}
+        pooled = {name: t.detach().clone().to(net.get_buffer(name)) for name, t in self.pooled.items()}
+        tracked = [name for name in pooled if name.endswith(STATISTICS[2])]
+        return pooled if all(torch.equal(pooled[name], net.get_buffer(name)) for name in tracked) else {}
+
     def _shelve(self, tensor: Tensor) -> _Buffer:
         kept = _Buffer(f"input{len(self._buffers)}")
         self.register_buffer(kept.name, tensor.detach().clone(), persistent=False)
@@ -92,22 +133,27 @@ class Calibration(nn.Module):
         return args, kwargs
 
     def statistics(self, net: nn.Module, run: Run) -> dict[str, Tensor]:
-        """The norm layers' buffers for one draw: the statistics of the kept batch; nothing without one.
+        """The norm layers' buffers for one draw: the statistics of the batch, else the stored ones, else nothing.
 
         Args:
             net: the network, which no other thread uses.
             run: its forward on that draw, run(buffers, args, kwargs).
         """
         kept, self.layers = self.kept, _tracking(net)  # a layer may have been replaced
-        if not self.layers or kept is None:
-            if self.layers and not self.warned and not net.training:
+        if not self.layers:
+            return {}
+        if kept is None:
+            stored = self._stored(net)
+            if not self.warned and not net.training:
                 self.warned = True
+                what = "norm statistics pooled over draws, without the batch they were measured on"
+                what = f"BatchNorm with {what if stored else 'running statistics, which belong to no single draw'}"
                 warnings.warn(
-                    "the network has BatchNorm, whose running statistics belong to no single draw; "
-                    f"{self.how} with a batch of training data recomputes them for every draw",
+                    f"the network has {what}; {self.how} with a batch of training data (of your own) gives every draw "
+                    "statistics of its own",
                     stacklevel=_outside(),
                 )
-            return {}
+            return stored
         fresh = {}
         for name in self.layers:
             module = net.get_submodule(name)

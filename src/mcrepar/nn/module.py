@@ -187,9 +187,20 @@ class BayesianModule(nn.Module):
         return {**draw, **found}
 
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
-        """Keep a batch of training data, on which norm layers recompute their statistics for every frozen draw."""
+        """Hold a batch of training data, on which norm layers recompute their statistics for every frozen draw.
+
+        The batch stays in memory. What state_dict and save store are statistics pooled over 32 draws.
+        """
         self.calibration.take(args, kwargs, self.complete)
+        self.pool_statistics()
         return self
+
+    def pool_statistics(self) -> None:
+        """Measure what is stored of norm layers, on the batch that is held; the default RNG is left alone."""
+        generator = torch.Generator().manual_seed(0)
+        self.calibration.pool(
+            self.net, lambda k: self.complete(self.draw(generator, k % self.members if self.members else None))
+        )
 
     def to_module(self, draw: str | Draw = "mean") -> nn.Module:
         """An ordinary module that holds the mean or one draw, for export."""
@@ -235,7 +246,7 @@ class BayesianModule(nn.Module):
         return {self.names[key]: latent for key, latent in self._latents()}
 
     def get_extra_state(self) -> Tensor:
-        """The priors and the calibration batch, for `state_dict`."""
+        """The priors and pooled norm statistics, for `state_dict`."""
         return packed(self.random, self.calibration)
 
     def set_extra_state(self, state: object) -> None:

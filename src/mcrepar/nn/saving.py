@@ -23,19 +23,22 @@ from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.selection import Place, places
 
 KEYS = {"mcrepar", "torch", "forward", "members", "posteriors", "priors", "random"} | {
-    "plain", "tied", "untrained", "calibration"}  # fmt: skip
+    "plain", "tied", "untrained", "calibration", "norm_statistics", "holds_training_data"}  # fmt: skip
 WRONG = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)  # of data of another form
 
 
-def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> None:
-    """Write a Bayesian network to a folder: parameters, buffers, families, priors, options and calibration batch.
+def save(bnn: BayesianModule, folder: str | os.PathLike[str], *, keep_calibration_data: bool = False) -> None:
+    """Write a Bayesian network to a folder: parameters, buffers, families, priors, options and norm statistics.
 
-    load(folder, net) == bnn, bit by bit
+    load(folder, net) == bnn, bit by bit, but for the batch of training data that `bnn.calibrate` was given: norm
+    statistics that are pooled over 32 draws on it are written instead, and used by predictions after loading.
 
     Args:
         bnn: made by `bayesian`, or a Bayesian layer.
         folder: made where it does not exist; a network saved there before is replaced in one step, by one writer at a
             time, and other files in it are left alone.
+        keep_calibration_data: also write the batch itself, so that every draw has norm statistics of its own after
+            loading. Whoever has the folder then has these training data; its config.json says so.
 
     >>> import tempfile
     >>> from mcrepar import bayesian
@@ -50,10 +53,15 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> None:
         raise ParameterError(
             f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
         )
+    if keep_calibration_data not in (True, False):
+        asked = f"save(..., keep_calibration_data={keep_calibration_data!r})"
+        raise ParameterError(asked, "it is not yes or no", "True or False")
     path = _path("save", folder)
     with bnn._lock:
         bnn.slots.check(bnn.net)
-        config, tensors = _described(bnn)
+        if bnn.calibration.kept is not None:
+            bnn.pool_statistics()  # of the weights as they are now
+        config, tensors = _described(bnn, keep_calibration_data)
     write(path, config, tensors)
 
 
@@ -75,7 +83,8 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
     if any(isinstance(module, BayesianModule) for module in net.modules()):
         refuse(folder, f"the {type(net).__name__} is Bayesian already", "the network that was given to bayesian")
     config, tensors = read(folder)
-    config.setdefault("members", 0)  # folders of before there were factors
+    older = {"members": 0, "norm_statistics": None, "holds_training_data": config.get("calibration") is not None}
+    config = {**older, **config}
     if set(config) != KEYS:
         refuse(folder, f"its config.json has the wrong keys: {', '.join(sorted(set(config) ^ KEYS))}")
     with _refusing(folder):
@@ -120,7 +129,7 @@ def _left_alone(chosen: list[tuple[Place, Options]]) -> Iterator[None]:
         raise
 
 
-def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]:
+def _described(bnn: BayesianModule, with_data: bool) -> tuple[dict[str, Json], dict[str, Tensor]]:
     """What config.json says, and all tensors by unique names."""
     shelf = Shelf()
     state = bnn.net.state_dict(keep_vars=True)
@@ -141,7 +150,9 @@ def _described(bnn: BayesianModule) -> tuple[dict[str, Json], dict[str, Tensor]]
         "plain": {name: _aspects(t) for name, t in plain.items()},
         "tied": tied,
         "untrained": [name for name, p in bnn.named_parameters() if not p.requires_grad],
-        "calibration": None if bnn.calibration.kept is None else describe_tree(bnn.calibration.kept, shelf),
+        "norm_statistics": describe_tree(bnn.calibration.pooled, shelf),
+        "calibration": describe_tree(bnn.calibration.kept if with_data else None, shelf),
+        "holds_training_data": with_data and bnn.calibration.kept is not None,
     }
     named = {"net.": plain, "latents.": bnn.latents.state_dict(), "shelf.": shelf.tensors}
     tensors = {prefix + name: t for prefix, group in named.items() for name, t in group.items()}
@@ -170,9 +181,10 @@ def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str,
         if name in saved and saved[name].dtype != tensor.dtype:
             raise TypeError(f"{name} is {saved[name].dtype}, not {tensor.dtype}")
     bnn.latents.load_state_dict(saved)
+    bnn.calibration.pooled = tree_from(config["norm_statistics"], shelf)
     if config["calibration"] is not None:
         args, kwargs = tree_from(config["calibration"], shelf)
-        bnn.calibrate(*args, **kwargs)
+        bnn.calibration.take(args, kwargs, bnn.complete)
     untrained = set(config["untrained"])
     for name, parameter in bnn.named_parameters():
         parameter.requires_grad_(name not in untrained)

@@ -1,4 +1,4 @@
-"""What a state_dict carries beside parameters: families, priors and the calibration batch, as one tensor of bytes.
+"""What a state_dict carries beside parameters: families, priors and pooled norm statistics, as one tensor of bytes.
 
 They are what torch.save writes of tensors and a description in JSON; reading them (weights_only=True) runs no code.
 """
@@ -26,8 +26,8 @@ def packed(random: Random, calibration: Calibration) -> Tensor:
     """How tensors became random; empty where a value has no description (a distribution of your own)."""
     shelf = Shelf()
     try:
-        batch = None if calibration.kept is None else describe_tree(calibration.kept, shelf)
-        words = json.dumps({**describe_random(random, shelf), "calibration": batch})
+        pooled = describe_tree(calibration.pooled, shelf)
+        words = json.dumps({**describe_random(random, shelf), "norm_statistics": pooled})
     except McreparError:
         return torch.empty(0, dtype=torch.uint8)
     tensors = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in shelf.tensors.items()}
@@ -41,23 +41,25 @@ def unpack(random: Random, calibration: Calibration, state: object) -> None:
     if isinstance(state, Tensor) and not state.numel():
         return
     device = next((latent.log_scale.device for latent in random.values()), torch.device("cpu"))
-    options, batch = _read(state, device)
+    options, pooled, batch = _read(state, device)
     found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
     for latent, there in found.items():
         _check(latent, there)
     for latent, there in found.items():
         latent.adopt(there.prior, there.pretrained, there.signs)
+    calibration.pooled = pooled
     if batch is not None:
         calibration.keep(*batch)
 
 
-def _read(state: object, device: torch.device) -> tuple[dict[tuple[str, ...], Options], Any]:
+def _read(state: object, device: torch.device) -> tuple[dict[tuple[str, ...], Options], Any, Any]:
     try:
         if not isinstance(state, Tensor):
             raise TypeError(f"it is a {type(state).__name__}")
         found = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True, map_location=device)
         config, shelf = json.loads(found["words"]), Shelf(found["tensors"])
-        return random_from(config, shelf), tree_from(config["calibration"], shelf)
+        pooled, batch = (tree_from(config.get(key), shelf) for key in ("norm_statistics", "calibration"))
+        return random_from(config, shelf), pooled, batch  # a batch in older states only
     except Exception as error:  # damaged bytes raise anything
         why = f"its _extra_state does not hold families and priors ({type(error).__name__}: {error})"
         raise ParameterError("load_state_dict(...)", why, "the state_dict of a Bayesian network, unchanged") from None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from weakref import WeakSet
 
+import torch
 from torch import nn
 
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
@@ -119,8 +120,8 @@ def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def note_training(network: nn.Module, lock: Lock) -> None:
-    """Remember this thread as the one that trains a network, if it runs it in training mode."""
-    if network.training and id(network) not in _PREDICTED.get():
+    """Remember this thread as the one that trains a network, if it runs it in training mode and with gradients."""
+    if network.training and torch.is_grad_enabled():
         lock.trainer = threading.get_ident()
 
 

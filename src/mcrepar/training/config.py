@@ -41,7 +41,7 @@ class DataOptions:
         "auto", "random crops and flips of training images; auto: what is usual for the data set"
     )
     validation: float = option(0.0, "the share of the training data held out, where the data have no validation part")
-    calibration: int = option(512, "training data that a network with BatchNorm keeps, for the statistics of a draw")
+    calibration: int = option(512, "training examples on which BatchNorm finds the statistics of a draw; not stored")
 
 
 @dataclass(frozen=True, kw_only=True)

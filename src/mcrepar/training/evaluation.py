@@ -29,7 +29,7 @@ from mcrepar.training.evaluation_options import EvaluateOptions
 from mcrepar.training.report import write_report
 from mcrepar.training.report_console import print_results
 from mcrepar.training.report_pictures import chosen, thumbnails
-from mcrepar.training.setup import Run, calibration_batch, open_run
+from mcrepar.training.setup import Run, open_run
 from mcrepar.training.whole_file import remove_stale, write_bytes
 
 __all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
@@ -67,7 +67,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     """
     known = known_part(run, options.split)
     foreign = _foreign(run, known, options)
-    notes = [note for note in (run.note, run.changed, _calibrated(run)) if note]
+    notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
     y = known.y.numpy()
     prediction = _predict(run, run.bnn, known.x, options, options.draws)
@@ -128,21 +128,6 @@ def _foreign(run: Run, known: Split, options: EvaluateOptions) -> list[Foreign]:
             why = f"two foreign sets are called {name!r}"
             raise ParameterError(f"--ood {' '.join(options.ood)}", why, f"--ood {name},as=another ...")
     return found
-
-
-def _calibrated(run: Run) -> str:
-    """BatchNorm takes statistics of every draw on a kept batch; where none was kept, training data serve."""
-    calibration = run.bnn.calibration
-    if not calibration.layers or calibration.kept is not None:
-        return ""
-    train = run.dataset.train
-    if train is None:
-        return "BatchNorm used its running statistics, which belong to no draw: there are no training data"
-    batch = calibration_batch(train, run.config, run.facts)
-    run.bnn.calibrate(batch.to(next(run.bnn.parameters()).device))
-    return (
-        f"the model kept no calibration batch; {len(batch)} training data gave BatchNorm the statistics of every draw"
-    )
 
 
 def _families(bnn: BayesianModule) -> dict[str, str]:

@@ -22,7 +22,7 @@ from mcrepar.training.config import TrainConfig
 from mcrepar.training.distributed import World
 from mcrepar.training.schedules import beta_schedule, rate
 from mcrepar.training.seeds import seed_of
-from mcrepar.training.setup import build_likelihood, build_network, lay_out, make_bayesian, warm_started
+from mcrepar.training.setup import build_likelihood, build_network, give_batch, lay_out, make_bayesian, warm_started
 from mcrepar.training.task import Task
 from mcrepar.training.whole_file import staged
 
@@ -81,7 +81,7 @@ class Learner:
         bnn = make_bayesian(self.net, self.config)
         self._adopt(bnn)
         if bnn.calibration.layers:
-            bnn.calibrate(self.task.calibration())
+            give_batch(bnn, self.task.calibration())
 
     def _adopt(self, net: nn.Module) -> None:
         """Train this network from now on."""

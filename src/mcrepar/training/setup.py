@@ -200,6 +200,14 @@ def calibration_batch(train: Split, config: TrainConfig, facts: Facts) -> Tensor
     return as_input(train.x[order[: config.calibration]], config, facts)
 
 
+def give_batch(bnn: BayesianModule, batch: Tensor) -> None:
+    """Let norm layers find the statistics of every draw on these data, which are not stored.
+
+    As `bnn.calibrate`, but without the pooled statistics, which `save` measures when they are needed.
+    """
+    bnn.calibration.take((batch.to(next(bnn.parameters()).device),), {}, bnn.complete)
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A run folder, opened: what evaluation, the app and experiments work with.
@@ -257,6 +265,21 @@ class Run:
         """Raw x as the network's input."""
         return as_input(x, self.config, self.facts)
 
+    def calibrate(self) -> str:
+        """Let BatchNorm find statistics of every draw on training data, which a model does not hold; a note or ""."""
+        calibration = self.bnn.calibration
+        if not calibration.layers:
+            return ""
+        if calibration.kept is not None:
+            size = next((len(t) for t in calibration.buffers() if t.dim()), 0)
+            return f"the folder of the model holds {size} training examples, on which BatchNorm finds its statistics"
+        if self.dataset.train is None:
+            calibration.warned = True  # the note says it
+            which = "its running statistics" if calibration.pooled is None else "statistics pooled over draws"
+            return f"BatchNorm used {which}, which belong to no single draw: there are no training data"
+        give_batch(self.bnn, calibration_batch(self.dataset.train, self.config, self.facts))
+        return ""
+
 
 def open_run(folder: str | Path) -> Run:
     """A run folder with its trained network; the data are read only when they are asked for.
@@ -284,8 +307,6 @@ def open_run(folder: str | Path) -> Run:
         bnn = make_bayesian(net, config)
         restore(bnn, found.state["model"], found.path)
         likelihood.load_state_dict(found.state["likelihood"])
-        if bnn.calibration.layers:
-            bnn.calibrate(calibration_batch(read_data(config)[1], config, facts))
         note = f"the run is {status}, this is its checkpoint of step {found.state['step']}"
     lay_out(bnn, config, facts)
     return Run(folder, config, facts, bnn.eval(), likelihood.eval(), note)
