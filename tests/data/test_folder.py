@@ -221,3 +221,14 @@ def test_a_flipped_bit_never_changes_a_png(tmp_path):
         else:
             assert np.array_equal(found, pixels.transpose(2, 0, 1)), place
     assert refused > 0.9 * len(raw) / 3
+
+
+def test_a_png_whose_length_hides_the_checksum_of_its_pixels_is_refused(tmp_path):
+    picture(path := tmp_path / "test" / "a" / "0.png", (12, 12))
+    raw = bytearray(path.read_bytes())
+    place = raw.index(b"IDAT")
+    raw[place - 1] -= 1  # without the last byte of zlib's checksum
+    raw[place + 40] ^= 1  # a pixel
+    path.write_bytes(raw)
+    with pytest.raises(ParameterError, match="damaged image"):
+        load("folder", root=tmp_path)

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from scipy.io import savemat
@@ -95,3 +97,15 @@ def test_cells_and_texts_are_passed_over(tmp_path):
         load("svhn", root=tmp_path)
     write(tmp_path, other=np.array([[1, "a"]], dtype=object))
     assert len(load("svhn", root=tmp_path).test) == 20
+
+
+def test_what_stands_in_the_place_of_a_file_is_refused(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "train_32x32.mat"
+    os.mkfifo(path)
+    with pytest.raises(ParameterError, match=r"train_32x32\.mat': it is no regular file"):
+        load("svhn", root=tmp_path)
+    path.unlink()
+    path.symlink_to("nothing")
+    with pytest.raises(ParameterError, match=r"train_32x32\.mat': there is no such file"):
+        load("svhn", root=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +59,9 @@ def _missing(layout: Layout, folder: Path) -> list[str]:
 
 
 def _either(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    """The file, or what stands in its place and is no file, so that it is refused by its name when it is read."""
+    paths = (folder / name, folder / f"{name}.gz")
+    return next((path for path in paths if os.path.lexists(path) and not path.is_dir()), None)
 
 
 def listing(folder: Path) -> str:

@@ -165,6 +165,8 @@ def _opened(path: Path) -> Iterator[Image]:
 def _pixels(path: Path, size: tuple[int, ...], grey: bool) -> Tensor:
     """(C, H, W) of uint8."""
     with _opened(path) as image:
+        image.verify()  # PNG's checksums; decoding looks at those of zlib alone
+    with _opened(path) as image:
         pixels = image.convert("L" if grey else "RGB")
     if (pixels.height, pixels.width) != size:
         from PIL.Image import Resampling
