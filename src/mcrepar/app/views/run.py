@@ -92,6 +92,7 @@ def _code(folder: Path, draws: int, tau: float) -> str:
 from mcrepar.training.setup import open_run
 
 run = open_run({str(folder)!r})
+run.calibrate()  # BatchNorm, if there is any, gets its statistics for each draw from training data
 x = run.prepare(run.dataset.test.x)
 prediction = predict(run.bnn, x, draws={draws}, likelihood=run.likelihood)
 inside = prediction.confident({tau:g})  # for each test example whether it is in this set"""
