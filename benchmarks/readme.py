@@ -1,4 +1,4 @@
-"""Writes measured numbers (benchmarks/results/*.json) into README.md and docs/peers.md, between comments of them."""
+"""Writes measured numbers (benchmarks/results/*.json) into README.md and pages of docs/, between comments of them."""
 
 from __future__ import annotations
 
@@ -141,6 +141,15 @@ def checks_block(found: dict[str, Any]) -> list[str]:
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
 
 
+def reliability_block(found: dict[str, Any]) -> list[str]:
+    """What is promised, how it is tried to break, how often, and how often it broke."""
+    rows = [
+        f"| {part['promise']} | {part['how']} | {part['tries']:,} | {len(part['failures'])} |"
+        for part in found["parts"].values()
+    ]
+    return ["| promise | how it is tested | tries | failures |", "|---|---|---|---|", *rows]
+
+
 class Block(NamedTuple):
     """What is written where, from which results."""
 
@@ -155,13 +164,16 @@ BLOCKS = {
     "peers": Block("README.md", "peers.json", peers_block),
     "steps": Block("docs/peers.md", "peers.json", steps_block),
     "checks": Block("docs/peers.md", "peers.json", checks_block),
+    "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
 }
+
+NOT_TIMED = ("reliability",)  # numbers that other work on the machine does not change
 
 
 def block(name: str, found: dict[str, Any]) -> str:
     """The numbers of one benchmark in Markdown, between its comments."""
     lines, load = BLOCKS[name].lines(found), _load(found)
-    if load > QUIET:
+    if load > QUIET and name not in NOT_TIMED:
         lines = [f"**Provisional: other work kept {load} cores busy.**", "", *lines]
     return "\n".join([f"<!-- {name}: written by benchmarks/readme.py -->", *lines, f"<!-- end of {name} -->"])
 
