@@ -22,9 +22,12 @@ from reliability_trial import Part
 from timing import machine
 
 RESULTS = Path(__file__).parent / "results"
-FILES = ("reliability_runs",)  # modules with PARTS
-TRIES = {"kills": 60, "damaged config.yaml": 100}
-USUAL, QUICK = 30, 2  # tries of any other part, and of all parts with --quick
+FILES = ("reliability_runs", "reliability_files", "reliability_app")  # modules with PARTS
+TRIES = {
+    "kills": 60, "damaged checkpoints": 30, "damaged config.yaml": 100, "damaged run.json": 30, "full disks": 30,
+    "links": 30,
+}  # fmt: skip
+USUAL, QUICK = 300, 2  # tries of any other part, and of all parts with --quick
 
 
 def parts() -> dict[str, Part]:

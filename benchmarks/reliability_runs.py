@@ -49,6 +49,11 @@ class Ended(NamedTuple):
     code: int | None
     said: str
 
+    @property
+    def why(self) -> str:
+        """The same as a sentence."""
+        return f"exit code {self.code}: {self.said.strip()[-200:]}"
+
 
 def command(words: Sequence[str], kill_after: float = SECONDS, most_bytes: int | None = None) -> Ended:
     """Run `mcrepar` in a forked process, killed after a time, or with files that cannot grow beyond a size."""
@@ -159,32 +164,27 @@ def contents(folder: Path) -> dict[str, object]:
 def kills(chance: random.Random, tries: int) -> Trial:
     """Kills at random moments of a run and of its continuations, and the end that it comes to."""
     failures: list[str] = []
+    killed = number = 0
     with some_runs() as runs:
-        left = tries
-        for number in range(tries):
-            if left <= 0:
-                break
+        while killed < tries and number < 2 * tries:  # a run may end before it is killed
             variant, out = number % len(VARIANTS), runs.folder / f"killed-{number}"
             runs.wanted(variant)
-            for _ in range(min(left, chance.randint(1, 6))):
-                left -= 1
+            ended = Ended(None, "")
+            for _ in range(min(tries - killed, chance.randint(1, 6))):
                 ended = resumed(runs, variant, out, chance.uniform(0.0, runs.seconds[variant]))
-                if ended.code not in (None, 0):
-                    failures.append(f"a continuation ended with {ended.code}: {ended.said.strip()[-200:]}")
-            ended = resumed(runs, variant, out, SECONDS)
-            why = (
-                runs.differs(variant, out)
-                if ended.code == 0
-                else f"exit code {ended.code}: {ended.said.strip()[-200:]}"
-            )
-            if why:
+                killed += ended.code is None
+                if ended.code is not None:
+                    break
+            if ended.code is None:
+                ended = resumed(runs, variant, out, SECONDS)
+            if why := runs.differs(variant, out) if ended.code == 0 else ended.why:
                 failures.append(f"run {number}: {why}")
+            number += 1
     promise = (
         "A training that is killed at any moment goes on with `--resume` and ends bit by bit as if nothing had been."
     )
-    return Trial(
-        promise, "SIGKILL at random moments of `mcrepar train` and of its continuations", tries - left, failures
-    )
+    how = f"SIGKILL at random moments of {number} trainings by `mcrepar train` and of their continuations"
+    return Trial(promise, how, killed, failures)
 
 
 def resumed(runs: Runs, variant: int, out: Path, seconds: float) -> Ended:
@@ -252,7 +252,7 @@ def damaged_checkpoints(chance: random.Random, tries: int) -> Trial:
             newest = max(path for path in (out / "checkpoints").iterdir() if NAME.fullmatch(path.name))
             how = damage(chance, newest)
             ended = command(["train", "--resume", "--out", str(out)])
-            why = runs.differs(0, out) if ended.code == 0 else f"exit code {ended.code}: {ended.said.strip()[-200:]}"
+            why = runs.differs(0, out) if ended.code == 0 else ended.why
             if "warning" not in ended.said and not why:
                 why = "nothing was said"
             if why:
@@ -292,9 +292,7 @@ def _damaged_text(name: str, promise: str, chance: random.Random, tries: int) ->
             if ended.code == REFUSED:
                 why = "" if contents(out) == before else "it was refused, but files changed"
             else:
-                why = (
-                    runs.differs(0, out) if ended.code == 0 else f"exit code {ended.code}: {ended.said.strip()[-200:]}"
-                )
+                why = runs.differs(0, out) if ended.code == 0 else ended.why
             if why:
                 failures.append(f"try {number}, {how}: {why}")
             shutil.rmtree(out)
@@ -322,14 +320,10 @@ def full_disks(chance: random.Random, tries: int) -> Trial:
             if finished != (ended.code == 0):
                 why = f"exit code {ended.code} and {'' if finished else 'not '}finished"
             elif ended.code not in (0, REFUSED):
-                why = f"exit code {ended.code}: {ended.said.strip()[-200:]}"
+                why = ended.why
             else:
                 ended = command(words)
-                why = (
-                    runs.differs(variant, out)
-                    if ended.code == 0
-                    else f"later {ended.code}: {ended.said.strip()[-200:]}"
-                )
+                why = runs.differs(variant, out) if ended.code == 0 else f"later {ended.why}"
             if why:
                 failures.append(f"try {number}: {why}")
             shutil.rmtree(out, ignore_errors=True)
@@ -359,7 +353,7 @@ def links(chance: random.Random, tries: int) -> Trial:
             before = contents(outside)
             ended = command([*runs.words(0, out), *(["--resume"] if begun else [])])
             if ended.code not in (0, REFUSED):
-                failures.append(f"try {number}, {name}: exit code {ended.code}: {ended.said.strip()[-200:]}")
+                failures.append(f"try {number}, {name}: {ended.why}")
             if contents(outside) != before:
                 failures.append(f"try {number}: {name} was followed, and files outside changed")
             shutil.rmtree(out)
