@@ -59,6 +59,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     assert facts["status"] == "finished"
     assert facts["source"]
     run = open_run(folder)
+    assert run.calibrate() == ""
     p = mcrepar.predict(run.bnn, run.prepare(run.dataset.test.x), draws=8, likelihood=run.likelihood)
     assert (p.label == run.dataset.test.y).double().mean() > 0.9
 
