@@ -18,6 +18,7 @@ _HOMES = {
         "NoFiniteTupleError",
         "ParameterError",
         "SupportMismatchError",
+        "QuadratureWarning",
         "TaylorWarning",
         "UnknownFamilyError",
     ),
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from mcrepar.errors import MethodError as MethodError
     from mcrepar.errors import NoFiniteTupleError as NoFiniteTupleError
     from mcrepar.errors import ParameterError as ParameterError
+    from mcrepar.errors import QuadratureWarning as QuadratureWarning
     from mcrepar.errors import SupportMismatchError as SupportMismatchError
     from mcrepar.errors import TaylorWarning as TaylorWarning
     from mcrepar.errors import UnknownFamilyError as UnknownFamilyError

@@ -58,3 +58,7 @@ class InfiniteVarianceWarning(UserWarning):
 
 class TaylorWarning(UserWarning):
     """A Taylor estimate: biased, and divergent as its degree grows."""
+
+
+class QuadratureWarning(UserWarning):
+    """A quadrature that did not reach its accuracy; the text has the estimated error."""

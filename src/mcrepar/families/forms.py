@@ -151,9 +151,11 @@ def expand(
     offset = None if loc is None or center is None or form.learned_loc else loc - center
     if statistic.log and not statistic.power:
         j = statistic.log
-        if form.learned_loc or loc != 0:
+        if form.learned_loc or loc != 0 or not positive:
             return None
         return tuple(Entry(math.comb(j, i), 0, 0.0, j - i, Monomial(0.0, i)) for i in range(j + 1))
+    if not (positive or statistic.absolute or statistic.polynomial):
+        return None  # a real power of a negative number
     if offset == 0:
         tau = replace(statistic, absolute=False) if positive or statistic.even else statistic
         return (Entry(1.0, 0, statistic.power, 0, tau),)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from mcrepar.families.interpolation import Curve
 from mcrepar.families.noise import Noise, require_positive
 from mcrepar.families.quadrature import Grid
 from mcrepar.families.special import HALF_NORMAL, GammaProduct, log_scaled_e1
@@ -58,6 +60,10 @@ class Horseshoe(Noise):
         z = xi[..., None] * torch.exp(-log_lam)
         return torch.logsumexp(log_weights - log_lam - 0.5 * (z * z + math.log(2 * math.pi)), dim=-1)
 
+    def log_weight(self, t: Tensor) -> Tensor:
+        """Of log |xi|: under a slab from a table, each value of which is an integral."""
+        return super().log_weight(t) if self.slab is None else _slab_curve(self)(t)
+
     @property
     def _product(self) -> tuple[GammaProduct, float] | None:
         if self.slab is not None:
@@ -69,3 +75,10 @@ class Horseshoe(Noise):
         if self.slab is None:
             return Grid(-42.0, 42.0, 0.25)
         return Grid(-42.0, math.log(40 * self.slab), 0.15)
+
+
+@lru_cache(maxsize=64)
+def _slab_curve(noise: Horseshoe) -> Curve:
+    assert noise.slab is not None
+    t = torch.tensor(Grid(-50.0, math.log(40 * noise.slab), 0.05).points())
+    return Curve(float(t[0]), 0.05, noise.log_density(t.exp()) + t)

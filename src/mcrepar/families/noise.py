@@ -73,6 +73,18 @@ class Noise(ABC):
             return None
         return sums.symmetric_core(self.moment(Monomial(2.0)), self.moment(Monomial(4.0)))
 
+    @property
+    def linear(self) -> bool:
+        """Whether a quadrature goes over xi itself, its density being smooth, and not over log |xi|."""
+        return False
+
+    def log_weight(self, t: Tensor) -> Tensor:
+        """The log density of the variable of a quadrature: of t = xi if `linear`, of t = log |xi| for each sign if not.
+
+        One weight of a joint law has a law of its own, and this is its density.
+        """
+        return self.log_density(t) if self.linear else self.log_density(t.exp()) + t
+
     # ---- what follows
 
     @property

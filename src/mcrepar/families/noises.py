@@ -69,6 +69,11 @@ class Normal(Noise):
     def _product(self) -> tuple[GammaProduct, float]:
         return (HALF_NORMAL,), math.log(2) / 2
 
+    @property
+    def linear(self) -> bool:
+        """A bell on the line."""
+        return True
+
     def _rule(self) -> Rule:
         return quadrature.hermite(64)
 
@@ -114,6 +119,11 @@ class Logistic(Noise):
     def entropy(self) -> float:
         """Exactly 2."""
         return 2.0
+
+    @property
+    def linear(self) -> bool:
+        """A bell on the line."""
+        return True
 
     @property
     def _grid(self) -> Grid:
@@ -256,6 +266,11 @@ class SignedGammaPower(Noise):
     @property
     def _product(self) -> tuple[GammaProduct, float]:
         return ((1, 1 / self.power, 1 / self.power),), 0.0
+
+    @property
+    def linear(self) -> bool:
+        """Laplace noise is smooth on either side of 0."""
+        return self.power == 1
 
     def _rule(self) -> Rule:
         g, weights = quadrature.gamma_rule(1 / self.power)

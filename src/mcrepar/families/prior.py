@@ -55,10 +55,18 @@ class LogDensity:
     total: Callable[[int], float] = field(default=lambda size: 0.0)
     penalty: Number = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", tuple(t for t in self.terms if not _vanishes(t.coefficient)))
+
     @property
     def joint(self) -> bool:
         """Whether a term looks at the whole tensor at once."""
         return any(isinstance(t.statistic, General) and t.statistic.joint for t in self.terms)
+
+
+def _vanishes(coefficient: Number) -> bool:
+    """Whether a coefficient is 0 and stays it: a number, not a tensor that is learned or filled in."""
+    return not isinstance(coefficient, Tensor) and coefficient == 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ class PriorRow:
         lengths: the parameters that may be given relative to the size of a network's weights.
         learned: whether a network may learn its parameters.
         around_one: parameters that put it around 1 with about this standard deviation, for a prior over factors.
+        single: the family that it is over one weight, with the same parameters, where that has another name.
         aliases: other spellings.
     """
 
@@ -93,6 +102,7 @@ class PriorRow:
     lengths: tuple[str, ...] = ()
     learned: bool = True
     around_one: Callable[[float], Mapping[str, Any]] | None = None
+    single: str = ""
     aliases: tuple[str, ...] = ()
 
 
@@ -151,6 +161,15 @@ class Prior:
         assert self.row is not None
         scaled = {n: unit * v for n, v in self.values.items() if n in self.row.lengths and not isinstance(v, str)}
         return replace(self.filled(**scaled), relative="")
+
+    def over(self, size: int) -> Prior:
+        """The same prior for a tensor of `size` weights: over one weight a joint law is an elementwise one."""
+        if size > 1 or self.row is None or not self.row.single:
+            return self
+        from mcrepar.families.priors import PRIORS
+
+        row = PRIORS[self.row.single]
+        return replace(self, build=row.density, row=row)
 
     def sketch(self) -> Prior:
         """The same prior with tensors of one number in place of words, to plan with."""

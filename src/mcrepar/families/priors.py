@@ -43,14 +43,21 @@ def _lgamma(x: Number) -> Number:
     return torch.lgamma(x) if isinstance(x, Tensor) else math.lgamma(x)
 
 
-def _smaller(a: Number, b: Number) -> Number:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
-    return min(a, b)
+def _root(x: Number) -> Number:
+    return x.sqrt() if isinstance(x, Tensor) else math.sqrt(x)
+
+
+def _above(x: Number, least: float) -> Number:
+    return x.clamp(min=least) if isinstance(x, Tensor) else max(x, least)
 
 
 def _largest(x: Number) -> float:
     return float(x.detach().max()) if isinstance(x, Tensor) else x
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x); torch's own leaves out the last 2e-9 beyond its threshold of 20."""
+    return F.softplus(x, threshold=50.0)
 
 
 def _real(values: Values) -> Interval:
@@ -115,16 +122,25 @@ def _lognormal(v: Values) -> LogDensity:
 
 def _logistic(v: Values) -> LogDensity:
     m, s = v["loc"], v["scale"]
-    softplus = General(lambda u: F.softplus(-u / s), "log(1 + exp(-u / scale))", 1.0, kind="softplus", length=s)
+    softplus = General(
+        lambda u: _softplus(-u / s),
+        "log(1 + exp(-u / scale))",
+        1.0,
+        kind="softplus",
+        length=s,
+        features=(0.0, 6 * s, 36 * s),
+    )
     return LogDensity((Term(W, -1 / s, m), Term(softplus, -2.0, m)), -_log(s))
 
 
 def _student(df: Number, loc: Number, scale: Number, norm: Number) -> LogDensity:
+    length = scale * df**0.5
     tail = General(
-        lambda u: torch.log1p((u / scale) ** 2 / df),
+        lambda u: torch.log1p((u / length) ** 2),
         "log(1 + (u / scale)^2 / df)",
         0.0,
-        length=scale * df**0.5,
+        length=length,
+        features=(0.0, 6 * length),
     )
     return LogDensity((Term(tail, -(df + 1) / 2, loc),), norm - _log(scale))
 
@@ -135,18 +151,38 @@ def _student_t(v: Values) -> LogDensity:
     return _student(df, v["loc"], v["scale"], norm)
 
 
+def _chosen(first: Any, a: Number, b: Number) -> Number:
+    """Of a and b the first, where `first` says so; weight by weight where it is a tensor."""
+    return torch.where(first, a, b) if isinstance(first, Tensor) else a if first else b
+
+
 def _mixture(v: Values) -> LogDensity:
     mix, s1, s2 = v["mix"], v["scale1"], v["scale2"]
-    delta = _log(1 - mix) - _log(mix) + _log(s1) - _log(s2)
-    kappa = (1 / (s1 * s1) - 1 / (s2 * s2)) / 2
-    spike = General(lambda u: F.softplus(delta + kappa * u * u), "log(1 + r exp(k u^2))", 2.0, length=_smaller(s1, s2))
-    return LogDensity((Term(W2, -0.5 / (s1 * s1)), Term(spike, 1.0)), _log(mix) - _log(s1) - 0.5 * LOG_2PI)
+    if not isinstance(s1, Tensor) and not isinstance(s2, Tensor) and s1 == s2:
+        return _normal({"loc": 0.0, "scale": s1})
+    swap = s1 < s2  # of the two, the wider stands outside, so that nothing cancels far from 0
+    share, wide, narrow = _chosen(swap, 1 - mix, mix), _chosen(swap, s2, s1), _chosen(swap, s1, s2)
+    delta = _log(_chosen(swap, mix, 1 - mix)) - _log(share) + _log(wide) - _log(narrow)
+    kappa = (1 / (narrow * narrow) - 1 / (wide * wide)) / 2
+    height, steep = _above(delta, 0.0), _above(kappa, 1e-300)
+    spike = General(
+        lambda u: _softplus(delta - kappa * u * u),
+        "log(1 + r exp(-k u^2))",
+        0.0,
+        length=narrow,
+        features=(0.0, _root(height / steep), _root((height + 36) / steep)),
+    )
+    return LogDensity((Term(W2, -0.5 / (wide * wide)), Term(spike, 1.0)), _log(share) - _log(wide) - 0.5 * LOG_2PI)
 
 
 def _horseshoe(v: Values) -> LogDensity:
     tau, eps = v["scale"], v["softening"]
     marginal = General(
-        lambda u: log_scaled_e1((u * u + eps * eps) / (2 * tau * tau)), "log(exp(y) E1(y))", 0.0, smooth=False
+        lambda u: log_scaled_e1((u * u + eps * eps) / (2 * tau * tau)),
+        "log(exp(y) E1(y))",
+        0.0,
+        smooth=False,
+        features=(0.0, 6 * eps, 6 * tau),
     )
     return LogDensity((Term(marginal, 1.0),), -_log(tau) - 0.5 * math.log(2 * math.pi**3))
 
@@ -210,7 +246,7 @@ _ROWS = (
              lengths=("scale1", "scale2"), aliases=("scale_mixture",)),
     PriorRow("horseshoe", (SCALE, Parameter("softening", POSITIVE, 1e-3)), _horseshoe, _real, ("location-scale",),
              lengths=("scale", "softening")),
-    PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",)),
+    PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",), single="normal"),
     PriorRow("exponential", (RATE,), lambda v: LogDensity((Term(W, -v["rate"]),), _log(v["rate"])),
              groups=("scaling", "location-scale"), like=td.Exponential),
     PriorRow("wald", (_concentration(1.0),), lambda v: _inverse_gaussian(1.0, v["concentration"]),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mcrepar.families import quadrature, sums
+from mcrepar.families.interpolation import Curve
 from mcrepar.families.noise import Noise, require_positive
 from mcrepar.families.quadrature import Rule
-from mcrepar.families.special import HALF_NORMAL, GammaProduct, polygamma
+from mcrepar.families.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.families.statistics import Monomial
 from mcrepar.families.variates import Source, vector_norm
 
@@ -72,6 +75,10 @@ class Radial(Noise):
         rho: Tensor = torch.linalg.vector_norm(xi, dim=-1, dtype=torch.float64)
         return 0.5 * math.log(2 / math.pi) - self._log_area - 0.5 * rho * rho - (self.size - 1) * rho.log()
 
+    def log_weight(self, t: Tensor) -> Tensor:
+        """Of log |xi_j|, one coordinate: from a table, each value of which is an integral over the direction."""
+        return _coordinate_curve(self.size)(t)
+
     def entropy(self) -> float:
         """Of all d weights: 1/2 + log(pi/2)/2 + (d-1) E log|r| + log A_d, E log|r| = -(gamma + log 2)/2."""
         log_radius = 0.5 * (polygamma(0, 0.5) + math.log(2))
@@ -92,3 +99,33 @@ class Radial(Noise):
 
     def _core(self, taus: tuple[Monomial, ...]) -> sums.Core:
         return sums.radial_core(self.size)
+
+
+@lru_cache(maxsize=256)
+def _coordinate_curve(size: int) -> Curve:
+    """The log density of t = log |xi_j|, for each sign, by Gauss-Legendre panels in v.
+
+    xi_j = r u, u = 1 / cosh v having the density C (1 - u^2)^{(d-3)/2}, so
+    q(x) = 2 C int_0^inf phi(|x| cosh v) tanh(v)^{d-2} dv, C = Gamma(d/2) / (sqrt(pi) Gamma((d-1)/2)).
+    """
+    grid = quadrature.Grid(-50.0 - 0.5 * math.log(size), math.log(40.0), 0.05)
+    t = grid.points()
+    if size == 1:
+        return Curve(grid.low, grid.step, torch.tensor(t - 0.5 * np.exp(2 * t) - 0.5 * math.log(2 * math.pi)))
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    panel, last = 0.5, 4.5 - grid.low  # cosh(last) exp(t) = 45 at the lowest t
+    starts = np.arange(0.0, last, panel)
+    v = (starts[:, None] + panel * (nodes + 1) / 2).ravel()
+    inner = np.log(np.tile(weights * panel / 2, len(starts))) + (size - 2) * np.log(np.tanh(v))
+    log_cosh = v + np.log1p(np.exp(-2 * v)) - math.log(2)
+    with np.errstate(over="ignore"):
+        heights = inner - 0.5 * np.exp(2 * (t[:, None] + log_cosh))
+    top = heights.max(1)
+    sums = top + np.log(np.exp(heights - top[:, None]).sum(1))
+    constant = 0.5 * math.log(2) - math.log(math.pi) + _log_gamma_ratio((size - 1) / 2)
+    return Curve(grid.low, grid.step, torch.tensor(sums + constant + t))
+
+
+def _log_gamma_ratio(a: float) -> float:
+    """log Gamma(a + 1/2) - log Gamma(a), without the cancellation of two large logarithms."""
+    return math.log(gamma_ratio(a, 0.5))

@@ -62,6 +62,11 @@ class Monomial:
         """The power of |x| that bounds it at infinity (logarithms count as 0)."""
         return self.power
 
+    @property
+    def features(self) -> tuple[float, ...]:
+        """The distances from its centre at which it is not smooth: a kink of |x|^p at 0."""
+        return (0.0,) if self.absolute and not self.even else ()
+
     def text(self, x: str = "w") -> str:
         """How the statistic is printed."""
         base = f"|{x}|" if self.absolute else x
@@ -85,7 +90,8 @@ class General:
         kind: the key under which a noise may know its expectation in closed form.
         joint: whether it looks at the whole tensor: (draws, size) -> (draws,).
         pole: the power of 1 / u that bounds it at 0.
-        length: the scale of its features, for judging a quadrature; a number or a tensor.
+        length: the scale of its argument, a number or a tensor.
+        features: the distances from its centre, on both sides, at which a quadrature must look closely.
     """
 
     fn: Callable[[Tensor], Tensor] = field(compare=False, repr=False)
@@ -96,6 +102,7 @@ class General:
     joint: bool = False
     pole: float = 0.0
     length: float | Tensor = field(default=1.0, compare=False, repr=False)
+    features: tuple[float | Tensor, ...] = field(default=(0.0,), compare=False, repr=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.fn(x)

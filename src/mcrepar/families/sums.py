@@ -62,6 +62,13 @@ class Core:
     draw: Callable[[Source, int, int], list[Tensor]]
 
 
+def _held(x: float) -> float:
+    """A ratio of moments, or the error that they leave float64."""
+    if math.isnan(x):
+        raise OverflowError("a moment of the noise is out of range")
+    return x
+
+
 def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
     """(mean xi, mean xi^2) of symmetric noise: t1 normal, t2 = t1^2 + Gamma; exact for Normal noise."""
 
@@ -72,7 +79,7 @@ def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
         t2 = source.gamma(mean * mean / variance, size, scale=variance / mean, normal_from=15)
         return [t1, t2.addcmul_(t1, t1)]
 
-    first = max(2, math.floor(2 * m2 * m2 / (m4 - m2 * m2)) + 1)  # variance > 0
+    first = max(2, math.floor(_held(2 * m2 * m2 / (m4 - m2 * m2))) + 1)  # variance > 0
     note = "mean xi normal, mean xi^2 = (mean xi)^2 + Gamma"
     return Core(FIRST_TWO, kind, first, note, draw)
 
@@ -204,7 +211,7 @@ def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
     first = [30, core.from_draws]
     for tau in rest:  # the mean of a positive quantity comes out negative only beyond 5 standard deviations
         if not noise.odd(tau) and tau.log % 2 == 0:
-            first.append(math.ceil(25 * (_mean_product(noise, tau, tau) / noise.moment(tau) ** 2 - 1)))
+            first.append(math.ceil(_held(25 * (_mean_product(noise, tau, tau) / noise.moment(tau) ** 2 - 1))))
     note = f"{core.note}; mean {', '.join(tau.text('xi') for tau in rest)} by regression"
     return Plan(Law("matched", max(first), note), core, _complete(noise, every, known), tuple(order))
 

@@ -1,7 +1,7 @@
-"""The mean of log p(W) over draws or nodes, where the choice is what the graph keeps.
+"""The mean of log p(W) over draws, where the choice is what the graph keeps.
 
 direct keeps everything; stream keeps the gradient, accumulated in the forward; regen keeps theta and a seed and draws
-the same noise again in the backward; quad is stream over fixed nodes instead of draws.
+the same noise again in the backward.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior
-from mcrepar.kl.draws import COPIES, Walk
+from mcrepar.kl.draws import Walk
 from mcrepar.kl.layout import flat, weight_order
 
 Visit = Callable[[slice, Tensor, Tensor | None], None]  # a block of weights, its noise, the weights of the nodes
@@ -89,35 +89,21 @@ class Integrand:
         return where
 
 
-def _cut(x: Tensor, place: Place) -> Tensor:
+def cut(x: Tensor, place: Place) -> Tensor:
+    """The values of a prior's tensor at a place."""
     return x if place is None else x.reshape(-1)[place]
 
 
 def direct(integrand: Integrand, walk: Walk) -> Tensor:
     """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
     everything = slice(0, walk.size)
-    zeta = [_cut(z, integrand.place(z, everything)) for z in integrand.zeta]
+    zeta = [cut(z, integrand.place(z, everything)) for z in integrand.zeta]
     return integrand.log_prob(zeta, integrand.weights(integrand.theta, walk.all())) / walk.draws
 
 
 def stream(integrand: Integrand, walk: Walk) -> Tensor:
     """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
     return _stream(integrand, _drawn(walk), 1 / walk.draws)
-
-
-def quad(integrand: Integrand, walk: Walk) -> Tensor:
-    """sum_n omega_n log p(W(theta, x_n)) over the noise's fixed nodes, with S tensors kept for the backward."""
-    points, omegas = integrand.q.noise.nodes()
-    wide = torch.float32 if walk.device.type == "mps" else torch.float64  # nodes reach numbers that singles do not hold
-    xi = torch.tensor(points, dtype=wide, device=walk.device)[:, None]
-    omega = torch.tensor(omegas, dtype=wide, device=walk.device)
-    width = max(1, walk.max_bytes // (COPIES * wide.itemsize * len(omega)))
-
-    def nodes(visit: Visit) -> None:
-        for start in range(0, walk.size, width):
-            visit(slice(start, min(start + width, walk.size)), xi, omega)
-
-    return _stream(integrand, nodes, 1.0)
 
 
 def regen(integrand: Integrand, walk: Walk) -> Tensor:
@@ -151,7 +137,7 @@ def _accumulate(
         places = [integrand.place(z, block) for z in zeta]
         with torch.no_grad():
             w = integrand.weights([x[block] for x in theta], xi)
-            cuts = [_cut(z, place).detach() for z, place in zip(zeta, places, strict=True)]
+            cuts = [cut(z, place).detach() for z, place in zip(zeta, places, strict=True)]
         with torch.enable_grad():
             w.requires_grad_(any(needed[:split]))
             leaves = [c.requires_grad_() if need else c for c, need in zip(cuts, learned, strict=True)]
@@ -197,7 +183,7 @@ class _Stream(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("stream and quad")
+        refuse_second_derivatives("stream")
         return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
 
 

@@ -9,22 +9,19 @@ import torch
 from torch import Tensor
 
 from mcrepar.errors import (
-    InfiniteKLError,
     InfiniteVarianceWarning,
     McreparError,
-    MethodError,
     ParameterError,
+    QuadratureWarning,
 )
 from mcrepar.families.forms import EXP
 from mcrepar.families.parameters import POSITIVE, REAL, Parameter, check_value
 from mcrepar.families.posterior import Posterior
-from mcrepar.families.prior import Prior, Term
-from mcrepar.families.statistics import General
+from mcrepar.families.prior import Prior
 from mcrepar.kl.estimator import SAMPLED, Estimator
 from mcrepar.kl.plan import Plan
 
-CLOSE = 1e-6  # relative; closed forms that hold at equal scales are right to first order around them
-SMOOTH_RATIO = 1.0  # deviation of a weight over the length of a statistic, up to which auto trusts a quadrature
+SEEN, UNSEEN = 1e-6, 1e-9  # the error of a quadrature that is warned of: relative, and per weight
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -84,33 +81,12 @@ def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
 
 
 def settle(plan: Plan, q: Posterior, p: Prior, estimator: Estimator) -> str:
-    """The method, after the conditions on learned values."""
-    method = plan.choose(estimator)
-    auto = estimator.method == "auto"
-    infinite = plan.infinite_variance
-    if plan.largest_power:
-        largest = plan.largest_power * float(q.scale.detach().max())
-        limit = q.noise.mgf_limit
-        if largest >= limit:
-            raise InfiniteKLError(
-                plan.pair,
-                f"E w^{plan.largest_power:g} needs that power times scale < {limit:g}, but the largest is {largest:g}",
-                "a smaller scale",
-            )
-        if 2 * largest >= limit:
-            infinite = f"it needs {2 * plan.largest_power:g} * scale < {limit:g}, but the largest is {2 * largest:g}"
-            if auto:
-                method = "exact" if "exact" in plan.methods else method
-    if infinite and method in SAMPLED:
-        if not estimator.force:
-            raise plan.variance_error(method, infinite)
+    """The method that runs on these tensors, or the error that says why none does."""
+    method = plan.choose(estimator)  # what families refuse is refused before any tensor is touched
+    if (values := plan.at(q, p)) is not plan:
+        plan, method = values, values.choose(estimator)
+    if plan.infinite_variance and method in SAMPLED:
         warnings.warn(f"{plan.pair} by {method} has infinite variance", InfiniteVarianceWarning, stacklevel=4)
-    if auto and estimator.n_mc_iter is None and estimator.entropy == "exact" and "exact" in plan.methods:
-        method = "exact" if _unmet(plan, q, p) is None else method
-    elif method == "exact" and (unmet := _unmet(plan, q, p)) is not None:
-        raise MethodError(f"{plan.pair} by exact", f"it is closed only if {unmet}", "method='stream' or 'quad'")
-    if method == "quad" and auto and not infinite and not _resolved_by_nodes(q, p):
-        method = "stream"
     if method in ("stream", "regen", "direct"):
         _check_range(plan, q)
     return method
@@ -132,35 +108,23 @@ def _check_range(plan: Plan, q: Posterior) -> None:
         )
 
 
-def _unmet(plan: Plan, q: Posterior, p: Prior) -> str | None:
-    """The condition of a closed form that holds for some values only, where these are not among them."""
-    for term, term_plan in zip(p.density.terms, plan.terms, strict=True):
-        if term_plan.entries is None and term_plan.condition and not _holds(term_plan.closed, term, q):
-            return term_plan.condition
-    return None
-
-
-def _holds(closed: str, term: Term, q: Posterior) -> bool:
-    assert isinstance(term.statistic, General)
-    ratio = (q.scale / term.statistic.length).detach()
-    if closed == "softplus":
-        return bool(((ratio - 1).abs() <= CLOSE).all())
-    same = torch.as_tensor(q.loc - term.center).detach()
-    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= CLOSE * float(ratio.max())
-
-
-def _resolved_by_nodes(q: Posterior, p: Prior) -> bool:
-    """Whether the prior is smooth on the scale of the posterior."""
-    terms = [t for t in p.density.terms if isinstance(t.statistic, General)]
-    if q.form.outer is EXP and all(not isinstance(t.center, Tensor) and t.center == 0 for t in terms):
-        deviation, lengths = (
-            float(q.scale.detach().max()),
-            [1.0],
-        )  # in v = log w, of unit length
-    else:
-        deviation = float(torch.as_tensor(q.stddev).detach().max())
-        lengths = [float(torch.as_tensor(t.statistic.length).detach().min()) for t in terms]  # type: ignore[union-attr]
-    return deviation <= SMOOTH_RATIO * min(lengths, default=1.0)
+def check_error(plan: Plan, value: Tensor, error: Tensor, size: int) -> None:
+    """Refuse a quadrature that float64 ends before the mean is reached; warn where its error may be seen."""
+    found, near = float(value.detach()), float(error)
+    if math.isinf(near):
+        raise ParameterError(
+            f"{plan.pair} by quad",
+            "log p goes on growing faster than the posterior falls up to where float64 ends",
+            "parameters of posterior and prior that lie closer together",
+        )
+    if near > max(SEEN * abs(found), UNSEEN * size):
+        warnings.warn(
+            f"{plan.pair} by quad is {found:.6g} with an estimated error of {near:.1g}: its nodes do not resolve "
+            "log p, or its mean lies further out than float64 reaches; choose parameters of posterior and prior that "
+            "lie closer together, or compare with method='stream'",
+            QuadratureWarning,
+            stacklevel=5,
+        )
 
 
 def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mcrepar.errors import McreparError, ParameterError, TaylorWarning
+from mcrepar.errors import TaylorWarning
 from mcrepar.families.foreign import as_prior
 from mcrepar.families.forms import IDENTITY, Entry, expand
 from mcrepar.families.parameters import Number
@@ -17,7 +17,7 @@ from mcrepar.families.posterior import Posterior
 from mcrepar.families.prior import Prior, Term
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl import average
-from mcrepar.kl.checks import check_finite, check_objects, settle, wide_dtype
+from mcrepar.kl.checks import check_error, check_finite, check_objects, settle, wide_dtype
 from mcrepar.kl.closed import closed_mean
 from mcrepar.kl.contract import Product, contract
 from mcrepar.kl.draws import Walk, new_seed
@@ -25,6 +25,8 @@ from mcrepar.kl.estimator import DEFAULT_BYTES, DEFAULT_DEGREE, Estimator
 from mcrepar.kl.layout import weight_order
 from mcrepar.kl.means import Means, averages, combined_log_density, lawful, mean_log_density, moments
 from mcrepar.kl.plan import Plan, inner, plan_pair
+from mcrepar.kl.quad import quad
+from mcrepar.kl.refusals import named_extremes
 from mcrepar.kl.taylor import polynomial
 from mcrepar.kl.terms import TermPlan
 
@@ -80,15 +82,8 @@ def kl_of(
 ) -> Tensor:
     """The KL of two objects in float64; `eager` keeps the contraction in plain autograd, to be looked at."""
     check_objects(q, p, generator)
-    try:
-        plan = plan_pair(q, p)
-        value = apply_plan(plan, q, p, estimator, generator, eager)
-    except (ArithmeticError, ValueError) as error:
-        if isinstance(error, McreparError):
-            raise
-        # a number beyond float64: a scale of 1e-200 squared, a power of 1000
-        why = f"a parameter is too extreme for float64 ({error})"
-        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
+    plan = plan_pair(q, p)
+    value = apply_plan(plan, q, p, estimator, generator, eager)
     check_finite(plan, q, p, value)
     return value
 
@@ -102,8 +97,9 @@ def apply_plan(
     eager: bool = False,
 ) -> Tensor:
     """The KL of objects that fit together, in float64, with a plan made before."""
-    method = settle(plan, q, p, estimator)
-    with torch.autocast(q.device.type, enabled=False):
+    p = p.over(q.numel)
+    with named_extremes(q, p), torch.autocast(q.device.type, enabled=False):
+        method = settle(plan, q, p, estimator)
         return _apply(plan, _widened(q), _widened_prior(p), method, estimator, generator, eager)
 
 
@@ -125,10 +121,13 @@ def _apply(
         if p.row is None:
             average.check_foreign(integrand, method)
         walk = _walk(q, density.joint, method, estimator, generator)
-        cross: Tensor = getattr(average, method)(integrand, walk)
+        cross, error = quad(integrand, walk) if method == "quad" else (getattr(average, method)(integrand, walk), None)
         entropy, log_density = _entropy(q, method, estimator, walk, {})
         rest = contract(q, [*entropy, *penalty], order, eager, estimator.max_bytes)
-        return rest + log_density - cross - constant
+        value = rest + log_density - cross - constant
+        if error is not None:
+            check_error(plan, value, error, q.numel)
+        return value
     terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
     walk = _walk(q, density.joint, method, estimator, generator)
     means = _means(q, method, _taus(q, plans, method, estimator), walk, generator)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from mcrepar.families.parameters import Number
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.draws import Walk, new_seed
+from mcrepar.kl.draws import Walk
 
 Means = Mapping[Monomial, Number]
 
@@ -24,14 +23,9 @@ def moments(q: Posterior, taus: Iterable[Monomial]) -> dict[Monomial, Number]:
 def lawful(
     q: Posterior, taus: Iterable[Monomial], walk: Walk, generator: torch.Generator | None
 ) -> dict[Monomial, Number]:
-    """One draw of the means of M statistics from their own law, in time without M (`stats`).
-
-    Below the number of draws from which the law is used the noise is drawn and averaged.
-    """
+    """One draw of the means of M statistics from their own law, in time without M (`stats`)."""
     taus = list(taus)
     wanted = tuple(tau for tau in taus if not tau.constant)
-    if walk.draws < q.noise.law(wanted).from_draws:
-        return averages(taus, replace(walk, seed=new_seed(generator, q.device)))
     drawn = q.noise.draw_means(wanted, walk.draws, q.numel, dtype=q.dtype, device=q.device, generator=generator)
     return {**moments(q, (tau for tau in taus if tau.constant)), **dict(zip(wanted, drawn, strict=True))}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, MethodError, ParameterError
 from mcrepar.families.foreign import as_prior
@@ -21,9 +21,9 @@ from mcrepar.families.prior import Prior
 from mcrepar.families.priors import prior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import DEFAULT_DEGREE, DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
-from mcrepar.kl.refusals import method_refusals, moment_refusal, support_refusal, threshold
-from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
-from mcrepar.kl.verdicts import VERDICTS
+from mcrepar.kl.refusals import method_refusals, moment_refusal, named_extremes, support_refusal, threshold
+from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term, unmet_condition
+from mcrepar.kl.verdicts import VERDICTS, reason, theorem
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Plan:
         refusals: the error of every method that does not apply.
         infinite_variance: why Monte Carlo has no variance, "" where it has.
         largest_power: E exp(p v) is needed for p up to this (exponential outer map), under the noise's limit.
+        met: whether tensors are known that meet the conditions of the closed forms.
     """
 
     q: PosteriorKey
@@ -47,6 +48,7 @@ class Plan:
     refusals: Mapping[str, McreparError] = field(default_factory=dict)
     infinite_variance: str = ""
     largest_power: float = 0.0
+    met: bool = False
 
     @property
     def pair(self) -> str:
@@ -54,8 +56,13 @@ class Plan:
         return f"KL({self.q.name} || {self.p.name})"
 
     @property
+    def has_tuple(self) -> bool:
+        """Whether every statistic has a tuple of a size independent of M, whether the KL is finite or not."""
+        return all(t.entries is not None for t in self.terms)
+
+    @property
     def right(self) -> bool:
-        """Whether every statistic has a finite tuple."""
+        """Whether every statistic has such a tuple, and the KL is finite."""
         return VERDICTS[self.verdict].right
 
     @property
@@ -70,11 +77,7 @@ class Plan:
 
     @property
     def method(self) -> str | None:
-        """What `auto` takes without M; None where the KL is infinite or only a forced method is left.
-
-        A call may still go from quad to stream, where the tensors are wide against the prior, or to a closed form
-        whose condition they meet (`checks.settle`).
-        """
+        """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
         try:
             return self.choose(Estimator())
         except McreparError:
@@ -128,7 +131,8 @@ class Plan:
     def d_P_taylor(self, degree: int) -> int:
         """The size of a Taylor polynomial's tuple, binom(K + S, S) - 1."""
         form = inner(self.q.form)
-        parts = (expand(Monomial(float(k)), form, self.q.loc, None, False) or () for k in range(1, degree + 1))
+        powers = (Monomial(float(k)) for k in range(1, degree + 1))
+        parts = (expand(power, form, self.q.loc, None, self.q.noise.positive) or () for power in powers)
         return len({key for part in parts for e in part if (key := _key(e, form)) is not None})
 
     def choose(self, estimator: Estimator) -> str:
@@ -144,6 +148,9 @@ class Plan:
             raise self.variance_error(wanted, self.infinite_variance)
         if wanted == "taylor":
             self._check_taylor(estimator)
+        law = self.law if wanted == "stats" else None
+        if law is not None and estimator.draws < law.from_draws:
+            return "repar"  # too few draws for a law of their means
         if wanted == "stats" and estimator.entropy == "mc" and self.q.noise.density_terms is None:
             raise MethodError(
                 f"{self.pair} by stats with entropy='mc'",
@@ -151,6 +158,23 @@ class Plan:
                 "entropy='exact', or method='repar'",
             )
         return wanted
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """When the closed forms of statistics without a tuple hold, of those that do not always."""
+        return tuple(t.condition for t in self.terms if t.entries is None and t.condition)
+
+    def at(self, q: Posterior, p: Prior) -> Plan:
+        """The plan for these very tensors, of which some closed forms and moments depend on the values."""
+        plan = _at_scale(self, q) if self.largest_power else self
+        if not plan.conditions or "exact" in plan.refusals:
+            return plan
+        unmet = unmet_condition(plan.terms, q, p)
+        if unmet is None:
+            return replace(plan, met=True)
+        instead = f"method={' or '.join(repr(m) for m in ('quad', 'stream') if m in plan.methods)}"
+        error = MethodError(f"{plan.pair} by exact", f"it is closed only if {unmet}", instead)
+        return replace(plan, refusals={**plan.refusals, "exact": error})
 
     def variance_error(self, method: str, why: str) -> InfiniteVarianceError:
         """The refusal of a Monte Carlo method without variance."""
@@ -163,7 +187,7 @@ class Plan:
 
     def _auto(self, draws: int | None) -> str:
         """Rules of math.md H: the best method without M, one of stats, repar and stream with it."""
-        exact = "exact" not in self.refusals and not any(t.condition for t in self.terms)
+        exact = "exact" not in self.refusals and (self.met or not self.conditions)
         if self.infinite_variance or draws is None:
             if exact:
                 return "exact"
@@ -184,10 +208,11 @@ class Plan:
         if self.q.form.outer is LOG:
             return
         if not self.q.noise.finite(degree):
-            raise InfiniteKLError(
+            others = [repr(m) for m in ("exact", "quad", "stream") if m in self.methods]
+            raise MethodError(
                 f"{self.pair} by taylor of degree {degree}",
                 f"it needs the moments of {self.q.noise.label} up to {degree}, and not all of them exist",
-                "a smaller degree, or method='exact' or 'stream'",
+                f"a smaller degree, or method={' or '.join(others)}",
             )
         if not self.q.noise.finite(2 * degree) and not estimator.force:
             raise self.variance_error(f"taylor of degree {degree}", f"it needs E |xi|^{2 * degree}")
@@ -240,76 +265,51 @@ def explain(q: str | Posterior, p: object) -> Plan:
         )
     q = posterior(q) if isinstance(q, str) else q
     p = prior(p) if isinstance(p, str) else as_prior(p)
-    return plan_pair(q, p)
+    plan = plan_pair(q, p)
+    return plan if p.words or p.relative or not q.learned else plan.at(q, p)
 
 
 def plan_pair(q: Posterior, p: Prior) -> Plan:
     """The cached plan of two objects."""
-    return _plan(PosteriorKey.of(q), PriorKey.of(p))
+    with named_extremes(q, p):
+        return _plan(PosteriorKey.of(q), PriorKey.of(p.over(q.numel) if q.learned else p))
+
+
+def _at_scale(plan: Plan, q: Posterior) -> Plan:
+    """The plan for the scales of `q`, where E exp(p v) exists for p scale < limit alone."""
+    largest = plan.largest_power * float(q.scale.detach().max())
+    limit = q.noise.mgf_limit
+    if largest >= limit:
+        why = f"E w^{plan.largest_power:g} needs that power times scale < {limit:g}, but the largest is {largest:g}"
+        error = InfiniteKLError(plan.pair, why, "a smaller scale")
+        return replace(plan, verdict="INF-M", reason=why, refusals=dict.fromkeys(METHODS, error))
+    if 2 * largest >= limit:
+        why = f"it needs {2 * plan.largest_power:g} * scale < {limit:g}, but the largest is {2 * largest:g}"
+        return replace(plan, infinite_variance=why)
+    return plan
 
 
 @functools.lru_cache(maxsize=4096)
 def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
+    terms = tuple(plan_term(q, statistic, center) for statistic, center in p.terms)
     refusal = support_refusal(q, p)
     if refusal is not None:
-        return Plan(q, p, "INF-S", refusal.why, refusals=dict.fromkeys(METHODS, refusal))
-    terms = tuple(plan_term(q, statistic, center) for statistic, center in p.terms)
+        return Plan(q, p, "INF-S", refusal.why, terms, dict.fromkeys(METHODS, refusal))
     diverging = next((s for t in terms for s in moments(q, t) if not q.noise.finite(s)), None)
     if diverging is not None:
         refusal = moment_refusal(q, p, diverging)
         return Plan(q, p, "INF-M", refusal.why, terms, dict.fromkeys(METHODS, refusal))
     wide = next((s for t in terms for s in moments(q, t) if not q.noise.finite(2 * s)), None)
     variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{threshold(q, 2 * wide)}"
-    verdict = "N" if any(t.entries is None for t in terms) else _right(q, terms)
+    verdict = "N" if any(t.entries is None for t in terms) else theorem(q, terms)
     powers = [t.statistic.growth for t in terms if t.entries is None and q.form.outer is EXP]
     return Plan(
         q,
         p,
         verdict,
-        _reason(q, p, verdict, terms),
+        reason(q, p, verdict, terms),
         terms,
         method_refusals(q, p, terms),
         variance,
         max([0.0, *powers]),
     )
-
-
-def _right(q: PosteriorKey, terms: tuple[TermPlan, ...]) -> str:
-    """Which theorem of the paper gives the tuple, X where it needs a formula that the paper lacks."""
-    if q.form.outer is EXP:
-        return "C2" if q.form.learned_loc else "C1"
-    logs = any(e.log_power + e.tau.log > 1 for t in terms for e in t.entries or ())
-    if q.form.outer is LOG or logs:
-        return "X"
-    signed = not q.noise.positive
-    same_center = all(isinstance(t.statistic, Monomial) and t.statistic.absolute and len(t.entries or ()) == 1
-                      for t in terms)  # fmt: skip
-    return "T2" if q.form.learned_loc or (signed and not same_center) else "T1"
-
-
-def _reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, ...]) -> str:
-    """One sentence on the verdict."""
-    if verdict == "N":
-        term = next(t for t in terms if t.entries is None)
-        closed = next((t for t in terms if t.entries is None and not t.closed), None) is None
-        end = "its expectation is known in closed form" if closed else "its expectation has no closed form"
-        if closed and term.condition:
-            end += f" when {term.condition}"
-        return f"{term.text} has no tuple of a size independent of M (Theorem F); {end}"
-    law = q.noise.law(tuple(dict.fromkeys(e.tau for t in terms for e in t.entries or () if not e.tau.constant)))
-    theorem = {
-        "T1": "every statistic is a power or a logarithm of a scaled noise (Theorem 1)",
-        "T2": "every statistic is a polynomial of a location-scale weight (Theorem 2)",
-        "C1": "every statistic is a power of the scaled noise inside the outer map (Corollary 1)",
-        "C2": "every statistic is a polynomial of the location-scale variable inside the outer map (Corollary 2)",
-        "X": "every statistic is a power of log(scale xi), a tuple that the paper's list lacks (Theorem F)",
-    }[verdict]
-    if p.improper:
-        theorem += "; the prior is a kernel, so the value is defined up to a constant"
-    if p.penalised:
-        theorem += "; the prior has a mean of its own, integrated out, which adds a penalty on the posterior's variance"
-    if law.kind == "drawn":
-        return f"{theorem}; for stats {law.note}"
-    below = f", from M = {law.from_draws} on (below, the noise is drawn and averaged)" if law.from_draws > 1 else ""
-    kind = "the exact law" if law.kind == "exact" else "a law with the exact mean and covariance"
-    return f"{theorem}; stats draws from {kind} of the means, {law.note}{below}"

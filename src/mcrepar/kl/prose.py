@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcrepar.families.statistics import Monomial
-from mcrepar.kl.estimator import Estimator
+from mcrepar.kl.estimator import DEFAULT_DRAWS, SAMPLED, Estimator
 from mcrepar.kl.plan import Plan
 from mcrepar.kl.verdicts import VERDICTS
 
@@ -54,6 +54,8 @@ def _tuple(plan: Plan) -> list[str]:
 
 def _methods(plan: Plan) -> list[str]:
     lines = [f"Methods: {', '.join(plan.methods)}. Default: {plan.method}"]
+    if plan.method in SAMPLED:
+        lines[0] += f", from {DEFAULT_DRAWS} draws"
     if plan.method is not None:
         lines[0] += f"; with n_mc_iter=1000: {plan.choose(Estimator(n_mc_iter=1000))}."
     else:

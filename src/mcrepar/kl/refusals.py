@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from mcrepar.errors import (
     InfiniteKLError,
     McreparError,
     MethodError,
     NoFiniteTupleError,
+    ParameterError,
     SupportMismatchError,
 )
-from mcrepar.families.forms import IDENTITY
+from mcrepar.families.forms import IDENTITY, LOG
+from mcrepar.families.posterior import Posterior
+from mcrepar.families.prior import Prior
 from mcrepar.families.statistics import General, Statistic
 from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan
 
@@ -74,7 +78,7 @@ def method_refusals(q: PosteriorKey, p: PriorKey, terms: Sequence[TermPlan]) -> 
     sharp = next((t for t in terms if t.entries is None and not _smooth(t.statistic)), None)
     joint = next((t for t in terms if isinstance(t.statistic, General) and t.statistic.joint), None)
     usable = ["'exact'"] if unclosed is None else []
-    usable += ["'quad'"] if sharp is None and joint is None else []
+    usable += ["'quad'"] if joint is None else []
     instead = f"method={' or '.join([*usable, repr('stream')])}"
     if unclosed is not None:
         why = f"no closed form of E {unclosed.text} is known under this posterior"
@@ -90,14 +94,26 @@ def method_refusals(q: PosteriorKey, p: PriorKey, terms: Sequence[TermPlan]) -> 
         why = f"{joint.text} looks at all weights at once"
         for method in ("quad", "taylor"):
             out[method] = MethodError(f"{pair} by {method}", why, "method='stream'")
-    elif sharp is not None:
-        why = f"{sharp.text} of the {p.name} prior is not smooth"
-        for method in ("quad", "taylor"):
-            out[method] = MethodError(f"{pair} by {method}", why, instead)
-    if p.foreign:
+    elif p.foreign:
         why = "the derivatives of a foreign log density are not known"
         out["taylor"] = MethodError(f"{pair} by taylor", why, instead)
+    elif sharp is not None:
+        why = f"{sharp.text} of the {p.name} prior is not smooth"
+        out["taylor"] = MethodError(f"{pair} by taylor", why, instead)
+    elif q.form.outer is not LOG and not q.noise.finite(1.0):
+        why = f"{q.noise.label} has no mean, so that no polynomial of it has one"
+        out["taylor"] = MethodError(f"{pair} by taylor", why, instead)
     return out
+
+
+@contextmanager
+def named_extremes(q: Posterior, p: Prior) -> Iterator[None]:
+    """Name the pair whose numbers leave float64 on the way: a scale of 1e-200 squared, a power of 1000."""
+    try:
+        yield
+    except ArithmeticError as error:
+        why = f"a parameter is too extreme for float64 ({error})"
+        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
 
 
 def _smooth(statistic: Statistic) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,8 +12,10 @@ from mcrepar.families.forms import EXP, IDENTITY, Entry, Form, expand
 from mcrepar.families.noises import Noise
 from mcrepar.families.parameters import Interval
 from mcrepar.families.posterior import Posterior, PosteriorRow
-from mcrepar.families.prior import Prior
+from mcrepar.families.prior import Prior, Term
 from mcrepar.families.statistics import General, Monomial, Statistic
+
+CLOSE = 1e-6  # relative; closed forms that hold at equal scales are right to first order around them
 
 
 @dataclass(frozen=True)
@@ -117,3 +120,20 @@ def moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
         return ()
     pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
     return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
+
+
+def unmet_condition(plans: Sequence[TermPlan], q: Posterior, p: Prior) -> str | None:
+    """The condition of a closed form that holds for some values only, where these are not among them."""
+    for term, plan in zip(p.density.terms, plans, strict=True):
+        if plan.entries is None and plan.condition and not _holds(plan.closed, term, q):
+            return plan.condition
+    return None
+
+
+def _holds(closed: str, term: Term, q: Posterior) -> bool:
+    assert isinstance(term.statistic, General)
+    ratio = (q.scale / term.statistic.length).detach()
+    if closed == "softplus":
+        return bool(((ratio - 1).abs() <= CLOSE).all())
+    same = torch.as_tensor(q.loc - term.center).detach()
+    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= CLOSE * float(ratio.max())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcrepar.families.forms import EXP, LOG
+from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -24,3 +27,43 @@ VERDICTS = {
     "INF-S": Verdict("infinite KL by its supports", False, "red"),
     "INF-M": Verdict("infinite KL by a divergent moment", False, "red"),
 }
+
+
+def theorem(q: PosteriorKey, terms: tuple[TermPlan, ...]) -> str:
+    """Which theorem of the paper gives the tuple, X where it needs a formula that the paper lacks."""
+    if q.form.outer is EXP:
+        return "C2" if q.form.learned_loc else "C1"
+    logs = any(e.log_power + e.tau.log > 1 for t in terms for e in t.entries or ())
+    if q.form.outer is LOG or logs:
+        return "X"
+    signed = not q.noise.positive
+    same_center = all(len(t.entries or ()) == 1 for t in terms)
+    return "T2" if q.form.learned_loc or (signed and not same_center) else "T1"
+
+
+def reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, ...]) -> str:
+    """One sentence on the verdict."""
+    if verdict == "N":
+        term = next(t for t in terms if t.entries is None)
+        closed = next((t for t in terms if t.entries is None and not t.closed), None) is None
+        end = "its expectation is known in closed form" if closed else "its expectation has no closed form"
+        if closed and term.condition:
+            end += f" when {term.condition}"
+        return f"{term.text} has no tuple of a size independent of M (Theorem F); {end}"
+    law = q.noise.law(tuple(dict.fromkeys(e.tau for t in terms for e in t.entries or () if not e.tau.constant)))
+    words = {
+        "T1": "every statistic is a power or a logarithm of a scaled noise (Theorem 1)",
+        "T2": "every statistic is a polynomial of a location-scale weight (Theorem 2)",
+        "C1": "every statistic is a power of the scaled noise inside the outer map (Corollary 1)",
+        "C2": "every statistic is a polynomial of the location-scale variable inside the outer map (Corollary 2)",
+        "X": "every statistic is a power of log(scale xi), a tuple that the paper's list lacks (Theorem F)",
+    }[verdict]
+    if p.improper:
+        words += "; the prior is a kernel, so the value is defined up to a constant"
+    if p.penalised:
+        words += "; the prior has a mean of its own, integrated out, which adds a penalty on the posterior's variance"
+    if law.kind == "drawn":
+        return f"{words}; for stats {law.note}"
+    below = f", from M = {law.from_draws} on (below, the noise is drawn and averaged)" if law.from_draws > 1 else ""
+    kind = "the exact law" if law.kind == "exact" else "a law with the exact mean and covariance"
+    return f"{words}; stats draws from {kind} of the means, {law.note}{below}"

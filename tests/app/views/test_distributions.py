@@ -72,7 +72,7 @@ def test_the_formula_has_a_number_for_each_of_its_letters(p):
 
 def test_the_headline_counts_the_methods():
     assert " All methods apply." in answer(posterior="radial", prior="normal")[0].headline
-    assert " 4 of the 8 methods apply." in answer(posterior="normal", prior="laplace")[0].headline
+    assert " 5 of the 8 methods apply." in answer(posterior="normal", prior="laplace")[0].headline
 
 
 def test_parameters_reach_the_objects():
