@@ -52,7 +52,7 @@ SCALES = [(0.0, s) for s in (1.0, 0.3, 40.0, 1e-3)]
 
 def _horseshoe(x: Vector, slab: float | None) -> Vector:
     if slab is None:
-        return _log_scaled_e1(x * x / 2) - 0.5 * math.log(2 * math.pi**3)
+        return _log_scaled_e1(2 * np.log(np.abs(x)) - math.log(2)) - 0.5 * math.log(2 * math.pi**3)
     return _slab_curve(slab)(np.log(np.abs(x)))
 
 
@@ -95,11 +95,10 @@ def _inverse_gaussian(w: Vector, loc: float, concentration: float) -> Vector:
     return 0.5 * math.log(concentration / (2 * math.pi)) - 1.5 * np.log(w) - square
 
 
-def _log_scaled_e1(y: Vector) -> Vector:
-    y = np.maximum(y, 1e-300)
-    far = np.maximum(y, 300.0)
-    series = -np.log(far) + np.log1p(-1 / far + 2 / far**2 - 6 / far**3 + 24 / far**4)
-    near = np.minimum(y, 300.0)
+def _log_scaled_e1(log_y: Vector) -> Vector:
+    y = np.exp(np.clip(log_y, -690, 690))
+    near, far = np.minimum(y, 300.0), np.maximum(y, 300.0)
+    series = -log_y + np.log1p(-1 / far + 2 / far**2 - 6 / far**3 + 24 / far**4)
     return np.where(y > 300, series, np.log(special.exp1(near)) + near)
 
 
@@ -159,7 +158,8 @@ def _student(w: Vector, df: float, loc: float, scale: float) -> Vector:
 
 
 def _soft_horseshoe(w: Vector, scale: float, softening: float) -> Vector:
-    return _log_scaled_e1((w * w + softening**2) / (2 * scale**2)) - math.log(scale) - 0.5 * math.log(2 * math.pi**3)
+    log_y = np.logaddexp(2 * np.log(np.abs(w)), 2 * math.log(softening)) - math.log(2 * scale**2)
+    return _log_scaled_e1(log_y) - math.log(scale) - 0.5 * math.log(2 * math.pi**3)
 
 
 DENSITIES: dict[str, Any] = {

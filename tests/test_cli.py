@@ -26,6 +26,15 @@ class Cell:
     default: str = "exact"
     reason: str = ""
     note: str = ""
+    otherwise: str = ""
+
+    @property
+    def has_tuple(self) -> bool:
+        return self.verdict != "N"
+
+    @property
+    def finite(self) -> bool:
+        return not self.verdict.startswith("INF")
 
 
 CELLS = [
@@ -177,14 +186,18 @@ def test_table_has_the_score_of_the_paper():
     from mcrepar.kl.table import table1
 
     assert score(table1()) == {
-        "claimed": 158, "right": 87, "T1": 74, "T2": 5, "X": 8, "N": 19, "INF-S": 45, "INF-M": 7
+        "claimed": 158, "tuple": 114, "finite": 106, "both": 87,
+        "T1": 74, "T2": 5, "X": 8, "N": 19, "INF-S": 45, "INF-M": 7,
     }  # fmt: skip
 
 
 def test_score_counts_what_the_paper_claims():
-    assert score(CELLS) == {"claimed": 4, "right": 2, "T1": 1, "T2": 1, "N": 1, "INF-S": 1}
+    assert score(CELLS) == {
+        "claimed": 4, "tuple": 3, "finite": 3, "both": 2, "T1": 1, "T2": 1, "N": 1, "INF-S": 1
+    }  # fmt: skip
     assert score_line(CELLS) == (
-        "paper: 4 pairs claimed; right 2 (T1 1, T2 1), no finite tuple 1, infinite KL by its supports 1"
+        "paper: 4 pairs claimed; 3 have a tuple of fixed size, 3 a finite KL, 2 both (T1 1, T2 1); no finite tuple 1, "
+        "infinite KL by its supports 1"
     )
 
 
@@ -194,7 +207,7 @@ def test_text_is_one_matrix_per_group():
         "scaling",
         "posterior \\ prior  normal  pareto",
         "-----------------  ------  ------",
-        "gamma              T1      INF-S",
+        "gamma              T1      INF-S+",
         "expgamma           (N)",
     ]
     assert lines[6] == "location-scale"
@@ -220,7 +233,7 @@ def test_colour_changes_no_word():
 
 def test_markdown_is_a_table():
     text = render_table(CELLS, "md")
-    assert "| posterior \\ prior | normal | pareto |\n| --- | --- | --- |\n| gamma | T1 | INF-S |" in text
+    assert "| posterior \\ prior | normal | pareto |\n| --- | --- | --- |\n| gamma | T1 | INF-S+ |" in text
 
 
 def test_json_keeps_every_field():

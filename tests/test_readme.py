@@ -46,6 +46,7 @@ def test_linked_files_exist(target):
 
 def test_table_of_the_readme_is_the_planners():
     from mcrepar import POSTERIORS, PRIORS
+    from mcrepar.kl.render import score
     from mcrepar.kl.table import table1
 
     text = README.read_text()
@@ -54,7 +55,8 @@ def test_table_of_the_readme_is_the_planners():
     )
     assert set(posteriors[1].split()) == set(POSTERIORS)
     assert set(priors[1].split()) == set(PRIORS)
-    verdicts = [pair.verdict for pair in table1()]
-    right = sum(not v.startswith("INF") and v != "N" for v in verdicts)
-    assert f"claims {len(verdicts)} pairs" in text
-    assert f"{right} are right; {verdicts.count('N')} have no tuple" in text
+    counts, plain = score(table1()), " ".join(text.split())
+    assert f"claims a tuple of fixed size for {counts['claimed']} pairs" in plain
+    assert f"{counts['tuple']} have one" in plain
+    assert f"is finite for {counts['finite']} ({counts['INF-S']} others" in plain
+    assert f"{counts['both']} have both" in plain

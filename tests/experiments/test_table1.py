@@ -19,7 +19,7 @@ def result(tmp_path_factory):
 
 
 def test_the_verdict(result):
-    assert held(result) == [False, True, True]
+    assert held(result) == [False, False, True, True]
     cells = [cell for row in result["measured"] for cell in row["cells"]]
     assert {cell["verdict"] for cell in cells} == {"T1", "T2", "X", "N", "INF-S", "INF-M"}
     assert all(cell["agrees"] for cell in cells)
@@ -63,7 +63,7 @@ def test_the_figure_says_what_it_shows(result):
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("prior", "posterior")
     legend = " ".join(text.get_text() for text in figure.legends[0].texts)
-    marks = {text.get_text()[-1] for text in axes.texts if text.get_text()[-1] in "v*"}
+    marks = {text.get_text()[-1] for text in axes.texts if text.get_text()[-1] in "v*+"}
     assert marks
     assert all(f"{mark}  " in legend for mark in marks)
 
@@ -72,7 +72,8 @@ def test_the_figure_says_what_it_shows(result):
 def test_a_wrong_verdict_is_contradicted(pair, claimed, monkeypatch, tmp_path):
     cell = next(c for c in table1() if (c.posterior.partition("(")[0], c.prior) == pair)
     assert cell.verdict != claimed
-    wrong = dataclasses.replace(cell, verdict=claimed)
+    has_tuple = cell.has_tuple if claimed.startswith("INF") else VERDICTS[claimed].right
+    wrong = dataclasses.replace(cell, verdict=claimed, has_tuple=has_tuple)
     monkeypatch.setattr(experiment, "table1", lambda: [wrong])
     bench = Bench(TINY, 0, None, tmp_path)
     part = Part(pair[0], {"posterior": pair[0]})
@@ -82,3 +83,15 @@ def test_a_wrong_verdict_is_contradicted(pair, claimed, monkeypatch, tmp_path):
     else:
         (checked,) = experiment.measure(part, bench)["cells"]
         assert not checked["agrees"]
+
+
+@pytest.mark.parametrize(
+    "pair", [("gamma", "pareto"), ("horseshoe", "laplace"), ("error", "gamma"), ("normal", "exponential")]
+)
+def test_a_wrong_word_on_the_tuple_of_an_infinite_kl_is_contradicted(pair, monkeypatch, tmp_path):
+    cell = next(c for c in table1() if (c.posterior.partition("(")[0], c.prior) == pair)
+    part, bench = Part(pair[0], {"posterior": pair[0]}), Bench(TINY, 0, None, tmp_path)
+    for said, agrees in ((cell.has_tuple, True), (not cell.has_tuple, False)):
+        monkeypatch.setattr(experiment, "table1", lambda said=said: [dataclasses.replace(cell, has_tuple=said)])
+        (checked,) = experiment.measure(part, bench)["cells"]
+        assert checked["agrees"] == agrees

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import mcrepar
+from mcrepar.kl.render import render_table
 from mcrepar.kl.table import table1
 
 S = "INF-S"
@@ -87,6 +88,32 @@ def test_the_score():
     assert counted == {"T1": 74, "T2": 5, "X": 8, "N": 19, "INF-S": 45, "INF-M": 7}
     assert counted.total() == 158
     assert sum(counted[verdict] for verdict in RIGHT) == 87
+
+
+def test_tuples_and_finite_kls_are_counted_apart():
+    """114 of the claimed pairs have a tuple, 106 a finite KL, 87 both: an infinite KL may have a tuple all the same."""
+    cells = table1()
+    assert [sum(c.has_tuple for c in cells), sum(c.finite for c in cells)] == [114, 106]
+    assert sum(c.has_tuple and c.finite for c in cells) == 87
+    found = {(name(c), c.prior) for c in cells if c.has_tuple and not c.finite}
+    positive = ("exponential", "wald", "rayleigh", "weibull", "erlang", "gamma", "inverse_gamma", "lognormal")
+    lines = ("normal", "laplace", "logistic", "horseshoe", "radial", "error", "loggamma")
+    assert found == {
+        *((q, p) for q in positive for p in ("pareto", "dirichlet")),
+        *((q, "exponential") for q in lines),
+        *(("exponential", p) for p in ("wald", "inverse_gaussian", "inverse_gamma")),
+        ("horseshoe", "normal"),
+    }
+
+
+def test_values_on_which_a_verdict_depends_are_named():
+    """error x error has a tuple at equal locations alone: the table and explain say so."""
+    cell = next(c for c in table1() if (name(c), c.prior) == ("error", "error"))
+    assert (cell.posterior, cell.verdict) == ("error(loc=0.25)", "N")
+    assert cell.otherwise == "T1 with the posterior's loc = 0"
+    assert "error x error is T1 with the posterior's loc = 0" in render_table(table1())
+    assert "needs the same location of posterior and prior" in mcrepar.explain("error", "error").reason
+    assert mcrepar.explain("error", mcrepar.prior("error", loc=0.25)).verdict == "N"
 
 
 def test_infinite_variance_exactly_where_c1_says():

@@ -118,7 +118,8 @@ def rank(q: Posterior, p: Prior, size: int, seed: int) -> int:
     """The numerical rank of the kernel log p(W(theta, xi)) on random parameters and noises.
 
     sum_i g(W(theta, xi_i)) = <n(theta), t> with d products exactly where this rank is at most d, for any size. Where
-    the prior is joint, the kernel is that of a tensor of two weights: of one it would not show what joins them.
+    the prior is joint, the kernel is that of a tensor of two weights: of one it would not show what joins them. It is 0
+    where log p is not defined for the posterior's weights, such as log w for w < 0.
 
     Args:
         q: the family; its own parameters are not used.
@@ -136,5 +137,7 @@ def rank(q: Posterior, p: Prior, size: int, seed: int) -> int:
         kernel = torch.zeros(size, size, dtype=torch.float64)
         for term in p.density.terms:
             kernel = kernel + term(w).reshape(size, size)
+        if not bool(kernel.isfinite().all()):
+            return 0
         values = torch.linalg.svdvals(kernel)
     return int((values > NEGLIGIBLE * values[0]).sum())

@@ -37,15 +37,20 @@ def render_table(cells: Sequence[Cell], fmt: str = "text", *, width: int = 100, 
 
 
 def score(cells: Sequence[Cell]) -> dict[str, int]:
-    """How many pairs the paper claims, how many of them are right, and how many have each verdict.
+    """How many pairs the paper claims, how many have a tuple, a finite KL, both, and how many have each verdict.
 
     >>> score([])
-    {'claimed': 0, 'right': 0}
+    {'claimed': 0, 'tuple': 0, 'finite': 0, 'both': 0}
     """
-    counts = Counter(cell.verdict for cell in cells if cell.claimed)
-    right = sum(count for verdict, count in counts.items() if VERDICTS[verdict].right)
-    ordered = {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
-    return {"claimed": counts.total(), "right": right, **ordered}
+    claimed = [cell for cell in cells if cell.claimed]
+    counts = Counter(cell.verdict for cell in claimed)
+    return {
+        "claimed": len(claimed),
+        "tuple": sum(cell.has_tuple for cell in claimed),
+        "finite": sum(cell.finite for cell in claimed),
+        "both": sum(cell.has_tuple and cell.finite for cell in claimed),
+        **{verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+    }
 
 
 def score_line(cells: Sequence[Cell]) -> str:
@@ -57,7 +62,11 @@ def score_line(cells: Sequence[Cell]) -> str:
             label = code if verdict.right else verdict.meaning
             parts[verdict.right].append(f"{label} {counts[code]}")
     detail = f" ({', '.join(parts[True])})" if parts[True] else ""
-    return ", ".join([f"paper: {counts['claimed']} pairs claimed; right {counts['right']}{detail}", *parts[False]])
+    return "; ".join([
+        f"paper: {counts['claimed']} pairs claimed",
+        f"{counts['tuple']} have a tuple of fixed size, {counts['finite']} a finite KL, {counts['both']} both{detail}",
+        *([", ".join(parts[False])] if parts[False] else []),
+    ])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,7 @@ def _matrices(cells: Sequence[Cell]) -> Iterator[_Matrix]:
 
 def _code(cell: Cell) -> str:
     mark = "*" if cell.note.startswith("kernel") else "v" if cell.note else ""
+    mark += "+" if cell.has_tuple and not cell.finite else ""
     return f"{cell.verdict}{mark}" if cell.claimed else f"({cell.verdict}{mark})"
 
 
@@ -111,9 +121,12 @@ def _join(cells: Sequence[Cell], matrices: Iterable[_Matrix], draw: Callable[[_M
     legend = [f"{code}: {verdict.meaning}" for code, verdict in VERDICTS.items() if code in present]
     legend.append("v: finite KL, but infinite Monte Carlo variance")
     legend.append("*: right for the improper kernel of the prior")
+    legend.append("+: has a tuple of fixed size, though the KL is infinite")
     if not all(cell.claimed for cell in cells):
         legend.append("( ): not claimed by the paper")
-    return "\n\n".join([*map(draw, matrices), "; ".join(legend) + ".", score_line(cells) + "."])
+    others = [f"{c.posterior.partition('(')[0]} x {c.prior} is {c.otherwise}" for c in cells if c.otherwise]
+    notes = [f"With other values: {'; '.join(others)}."] if others else []
+    return "\n\n".join([*map(draw, matrices), "; ".join(legend) + ".", *notes, score_line(cells) + "."])
 
 
 def _markdown(matrix: _Matrix) -> str:
@@ -133,7 +146,7 @@ def _rich(matrix: _Matrix) -> str:
 
     table = Table(*matrix.header, title=matrix.title, title_justify="left", box=None, pad_edge=False)
     for name, *codes in matrix.rows:
-        styles = (VERDICTS[code.strip("()v*")].colour if code else "" for code in codes)
+        styles = (VERDICTS[code.strip("()v*+")].colour if code else "" for code in codes)
         table.add_row(
             name, *(f"[{style}]{code}[/]" if style else "" for code, style in zip(codes, styles, strict=True))
         )

@@ -27,6 +27,9 @@ class Cell:
         default: what auto takes.
         reason: one sentence.
         note: "infinite variance" or the kernel's verdict, where there is one.
+        has_tuple: whether it has a tuple of a size independent of M, whether the KL is finite or not.
+        finite: whether the KL is finite.
+        otherwise: the verdict with default parameters, where another is given for the generic ones.
     """
 
     posterior: str
@@ -38,6 +41,9 @@ class Cell:
     default: str | None
     reason: str
     note: str
+    has_tuple: bool
+    finite: bool
+    otherwise: str = ""
 
 
 def table1(everything: bool = False) -> list[Cell]:
@@ -62,5 +68,28 @@ def _cell(q: PosteriorRow, fixed: Mapping[str, Any], p: PriorRow, claimed: bool)
         note = f"kernel: {kernel}" if not kernel.startswith("INF") else ""
     details = ", ".join(f"{k}={v}" for k, v in fixed.items())
     name = f"{q.name}({details})" if details else q.name
-    group = q.group if claimed else ""
-    return Cell(name, p.name, group, claimed, plan.verdict, plan.methods, plan.method, plan.reason, note)
+    return Cell(
+        name,
+        p.name,
+        q.group if claimed else "",
+        claimed,
+        plan.verdict,
+        plan.methods,
+        plan.method,
+        plan.reason,
+        note,
+        plan.has_tuple,
+        plan.finite,
+        _otherwise(q, fixed, p, plan.verdict),
+    )
+
+
+def _otherwise(q: PosteriorRow, fixed: Mapping[str, Any], p: PriorRow, verdict: str) -> str:
+    """The verdict on the defaults, where it differs from that on the values with which the table is judged."""
+    usual = explain(q.name, p.name).verdict
+    if usual == verdict or not (fixed or p.generic):
+        return ""
+    defaults = [(f"the {side}'s {x.name}", x.default) for side, parameters, judged in
+                (("posterior", q.fixed, fixed), ("prior", p.parameters, p.generic)) for x in parameters
+                if x.name in judged]  # fmt: skip
+    return f"{usual} with {' and '.join(f'{name} = {value:.4g}' for name, value in defaults)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcrepar.families.forms import EXP, LOG
+from mcrepar.families.statistics import Monomial
 from mcrepar.kl.terms import PosteriorKey, PriorKey, TermPlan
 
 
@@ -58,6 +59,8 @@ def reason(q: PosteriorKey, p: PriorKey, verdict: str, terms: tuple[TermPlan, ..
         "C2": "every statistic is a polynomial of the location-scale variable inside the outer map (Corollary 2)",
         "X": "every statistic is a power of log(scale xi), a tuple that the paper's list lacks (Theorem F)",
     }[verdict]
+    if any(isinstance(t.statistic, Monomial) and t.statistic.features and not q.noise.positive for t in terms):
+        words += "; it needs the same location of posterior and prior, else no tuple exists"
     if p.improper:
         words += "; the prior is a kernel, so the value is defined up to a constant"
     if p.penalised:

@@ -23,7 +23,7 @@ from mcrepar.kl.verdicts import VERDICTS
 _LEARNED = {"loc": "0.4", "scale": "0.3"}  # the start values of the fields
 # a power is expanded into as many products, and extreme shapes overflow in every number that follows
 _BOUNDS = {"power": (0.05, 20.0), "concentration": (0.01, 100.0), "df": (0.05, 1000.0)}
-_REMARKS = {"taylor": "biased: a polynomial stands in for log p", "quad": "fixed nodes instead of draws"}
+_REMARKS = {"taylor": "biased: a polynomial stands in for log p", "quad": "nodes instead of draws"}
 METHOD_SYMBOLS = {"exact": "x", "stats": "triangle-up", "repar": "square", "stream": "diamond", "regen": "cross",
             "quad": "star", "taylor": "triangle-down", "direct": "circle"}  # fmt: skip
 
