@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "mcrepar.errors": (
+        "CollapseWarning",
         "InfiniteKLError",
         "InfiniteVarianceError",
         "InfiniteVarianceWarning",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from mcrepar import paper as paper
     from mcrepar import plots as plots
     from mcrepar import training as training
+    from mcrepar.errors import CollapseWarning as CollapseWarning
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
     from mcrepar.errors import InfiniteVarianceWarning as InfiniteVarianceWarning

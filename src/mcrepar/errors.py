@@ -56,6 +56,10 @@ class InfiniteVarianceWarning(UserWarning):
     """A forced Monte Carlo estimate whose variance is infinite."""
 
 
+class CollapseWarning(UserWarning):
+    """A posterior that says what its prior says: nothing of the data is left in it."""
+
+
 class TaylorWarning(UserWarning):
     """A Taylor estimate: biased, and divergent as its degree grows."""
 

@@ -143,7 +143,7 @@ def test_the_kl_is_that_of_the_factors_and_the_mean_over_members():
             torch.distributions.kl_divergence(
                 torch.distributions.Normal(t.loc, t.log_scale.exp()), torch.distributions.Normal(1.0, 0.2)
             ).sum()
-            for t in only(bnn).factors
+            for t in only(bnn).tensors
         ]
         assert len(parts) == 2 * members
         torch.testing.assert_close(bnn.kl(), sum(parts) / members)
@@ -170,7 +170,7 @@ def test_families_begin_near_one_with_the_wanted_noise(name):
     """Mean 1 and relative standard deviation 0.1 of every factor, from their moments."""
     net, _ = layer("linear")
     tensor = only(bayesian(net, name, structure="rank1", start_std=0.1))
-    for latent in tensor.factors:
+    for latent in tensor.tensors:
         q = latent.posterior
         torch.testing.assert_close(q.mean.detach(), torch.ones_like(q.mean))
         torch.testing.assert_close(q.stddev.detach(), torch.full_like(q.mean, 0.1), rtol=0.01, atol=0)

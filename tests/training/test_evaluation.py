@@ -18,7 +18,7 @@ import mcrepar
 from mcrepar import ParameterError, metrics
 from mcrepar.cli import main
 from mcrepar.data.dataset import Dataset, Split
-from mcrepar.training import evaluation, train
+from mcrepar.training import evaluation, report_words, train
 from mcrepar.training.config import read_config
 from mcrepar.training.evaluation import evaluate, evaluate_run
 from mcrepar.training.setup import open_run
@@ -221,6 +221,17 @@ def test_two_classes_have_an_auc(tmp_path, no_report):
 
 def normed():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+
+def test_what_became_of_the_posterior_is_in_the_report(tmp_path, no_report):
+    run = a_run(tmp_path / "a")
+    evaluate_run(run, options(run.folder))
+    found = results(run.folder)[0]
+    assert found["notes"] == []
+    assert found["posterior"]["kl"] == pytest.approx(float(run.bnn.kl().detach()), rel=1e-5)
+    (advice,) = found["posterior"]["advice"]
+    assert advice in report_words.notes(found)
+    assert "are where they began" in advice
 
 
 def test_batch_norm_takes_training_data_which_a_model_does_not_hold(tmp_path, no_report):

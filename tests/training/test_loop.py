@@ -45,7 +45,7 @@ def numbers(folder, column):
     return [float(row[column]) for row in log_of(folder)]
 
 
-def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
+def test_a_run_learns_and_leaves_what_it_promises(tmp_path, capsys):
     folder = train(config(tmp_path, epochs=8, augment="none"))
     assert {p.name for p in folder.iterdir()} == {"config.yaml", "run.json", "log.csv", "checkpoints", "model", ".lock"}
     rows = log_of(folder)
@@ -58,6 +58,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     facts = json.loads((folder / "run.json").read_text())
     assert facts["status"] == "finished"
     assert facts["source"]
+    assert "scales of the posterior have all moved by the same" in capsys.readouterr().err  # 24 steps are few
     run = open_run(folder)
     assert run.calibrate() == ""
     p = mcrepar.predict(run.bnn, run.prepare(run.dataset.test.x), draws=8, likelihood=run.likelihood)

@@ -18,12 +18,29 @@ from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import posterior as posterior_of
 from mcrepar.families.priors import prior as prior_of
 from mcrepar.kl.checks import check_objects
-from mcrepar.kl.estimator import Estimator
+from mcrepar.kl.estimator import Estimator, whole_number
 from mcrepar.kl.plan import plan_pair
-from mcrepar.nn.forward import check_forward
+from mcrepar.nn.forward import FORWARDS, check_forward
 from mcrepar.nn.latent import Latent, Options, check_signs, without_row
 from mcrepar.nn.rank1 import RankOne, check_factors, factor_posterior, factor_prior
 from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of, unit
+
+STRUCTURES = ("weights", "rank1")
+
+
+def check_structure(forward: object, structure: object, members: object) -> tuple[int, bool]:
+    """The number of members, and whether factors are random; or a refusal of what does not go together."""
+    if forward not in FORWARDS:
+        raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, FORWARDS)))
+    if structure not in STRUCTURES:
+        raise MethodError(f"structure={structure!r}", "there is no such structure", " or ".join(map(repr, STRUCTURES)))
+    count, factored = whole_number("members", members), structure == "rank1"
+    if not factored and count > 1:
+        raise MethodError(f"members={count}", "only factors have members", "structure='rank1'")
+    if factored and forward != "weights":
+        why = "every example has factors of its own in training, and every draw one"
+        raise MethodError(f"structure='rank1' with forward={forward!r}", why, "it without forward=...")
+    return count, factored
 
 
 def chosen_options(

@@ -166,6 +166,7 @@ def describe_random(random: Mapping[tuple[str, ...], Latent | RankOne], shelf: S
                 "posterior": list(posteriors).index(id(latent.options.posterior)),
                 "prior": list(priors).index(id(latent.options.prior)),
                 **describe_options(latent.options),
+                "initial": [t.initial for t in latent.tensors],
             }
             for names, latent in random.items()
         ],
@@ -180,6 +181,15 @@ def random_from(config: Mapping[str, Json], shelf: Shelf) -> dict[tuple[str, ...
         tuple(item["names"]): options_from(item, posteriors[item["posterior"]], priors[item["prior"]])
         for item in config["random"]
     }
+
+
+def restore_initial(random: Mapping[tuple[str, ...], Latent | RankOne], config: Mapping[str, Json]) -> None:
+    """Where scales began, as it was described; unknown in descriptions of before it was."""
+    known = {tuple(item["names"]): item.get("initial") for item in config["random"]}
+    for names, latent in random.items():
+        first = known.get(names) or [None] * len(latent.tensors)
+        for tensor, numbers in zip(latent.tensors, first, strict=True):
+            tensor.initial = None if numbers is None else (float(numbers[0]), float(numbers[1]))
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -145,6 +146,28 @@ def slot(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 def list_weights(layer: nn.RNNBase) -> None:
     """The list by which a recurrent layer finds its weights, from the present ones: a swap goes past it."""
     layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
+
+
+def plain_copy(net: nn.Module, weights: Mapping[str, Tensor], ties: Iterable[tuple[str, ...]]) -> nn.Module:
+    """A copy of an emptied network as it was before, with these weights and buffers of its own.
+
+    Args:
+        net: the network, which no other thread uses.
+        weights: of all slots, by name.
+        ties: all names of every random tensor.
+    """
+    plain = copy.deepcopy(net)
+    for name, tensor in weights.items():
+        owner, last = slot(plain, name)
+        if last in owner._buffers:
+            owner._buffers[last] = tensor.detach().clone()
+        else:
+            owner._parameters[last] = nn.Parameter(tensor.detach().clone())
+    for names in ties:
+        for name in names[1:]:
+            owner, last = slot(plain, name)
+            owner._parameters[last] = plain.get_parameter(names[0])
+    return unguarded(plain)
 
 
 def unguarded(net: nn.Module) -> nn.Module:

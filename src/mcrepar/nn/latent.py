@@ -89,6 +89,8 @@ class Latent(nn.Module):
         loc, log_scale = start_values(options.posterior, centre, options.start_std * spread)
         self.loc = nn.Parameter(loc) if row.form.learned_loc and loc is not None else None
         self.log_scale = nn.Parameter(log_scale)
+        whole = log_scale.detach().double()
+        self.initial: tuple[float, float] | None = float(whole.mean()), float(whole.std(correction=0))  # of log_scale
         self.register_buffer("fixed_loc", loc if not row.form.learned_loc else None)
         self.register_buffer("signs", torch.where(values < 0, -1.0, 1.0).to(values) if keep else None)
         self.register_buffer("anchor", values.clone() if options.pretrained else None)
@@ -194,12 +196,20 @@ class Latent(nn.Module):
 
     def mean(self) -> Tensor:
         """E W; the median where no mean exists."""
+        return self.whole(self.mean_of_random())
+
+    def mean_of_random(self) -> Tensor:
+        """The same without signs that are kept and a row that is held."""
         q = self.posterior
         mean = q.mean.expand(q.shape)
-        if not bool(mean.isfinite().all()):
-            xi = torch.full_like(q.log_scale, median(q.noise))
-            mean = torch.where(mean.isfinite(), mean, q.weights(xi))
-        return self.whole(mean)
+        if bool(mean.isfinite().all()):
+            return mean
+        return torch.where(mean.isfinite(), mean, q.weights(torch.full_like(q.log_scale, median(q.noise))))
+
+    @property
+    def tensors(self) -> list[Latent]:
+        """The tensors of random numbers, itself."""
+        return [self]
 
     def whole(self, w: Tensor) -> Tensor:
         """All weights of the network's tensor: signs where those are kept, and the row that is held."""

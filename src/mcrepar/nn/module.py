@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -17,10 +17,10 @@ from torch.func import functional_call
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.posterior import Posterior
 from mcrepar.kl.checks import wide_dtype
-from mcrepar.kl.estimator import Estimator, whole_number
-from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, chosen_options
+from mcrepar.kl.estimator import Estimator
+from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, check_structure, chosen_options
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.emptied import Slots, slot, unguarded
+from mcrepar.nn.emptied import Slots, plain_copy
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
@@ -29,10 +29,11 @@ from mcrepar.nn.selection import Overrides, Place, Select, selected, spread
 from mcrepar.nn.state import packed, unpack
 from mcrepar.nn.threads import Lock, note_training, own_mode
 
+if TYPE_CHECKING:
+    from mcrepar.nn.diagnose import Diagnosis
+
 Draw = Mapping[str, Tensor]
 Random = Latent | RankOne
-
-STRUCTURES = ("weights", "rank1")
 
 _FROZEN: ContextVar[tuple[tuple[ref[BayesianModule], Draw], ...]] = ContextVar("frozen draws", default=())
 
@@ -197,10 +198,8 @@ class BayesianModule(nn.Module):
 
     def pool_statistics(self) -> None:
         """Measure what is stored of norm layers, on the batch that is held; the default RNG is left alone."""
-        generator = torch.Generator().manual_seed(0)
-        self.calibration.pool(
-            self.net, lambda k: self.complete(self.draw(generator, k % self.members if self.members else None))
-        )
+        generator, members = torch.Generator().manual_seed(0), max(self.members, 1)
+        self.calibration.pool(self.net, lambda k: self.complete(self.draw(generator, k % members)))
 
     def to_module(self, draw: str | Draw = "mean") -> nn.Module:
         """An ordinary module that holds the mean or one draw, for export."""
@@ -208,21 +207,9 @@ class BayesianModule(nn.Module):
 
     def plain(self, weights: Draw) -> nn.Module:
         """The same for weights (and norm statistics) that are taken as they are."""
-        weights = {name: t.detach().clone() for name, t in weights.items()}
         with self._lock:
             self.slots.check(self.net)
-            plain = copy.deepcopy(self.net)
-        for name, tensor in weights.items():
-            owner, last = slot(plain, name)
-            if last in owner._buffers:
-                owner._buffers[last] = tensor
-            else:
-                owner._parameters[last] = nn.Parameter(tensor)
-        for names in self.names.values():  # tied weights stay tied
-            for name in names[1:]:
-                owner, last = slot(plain, name)
-                owner._parameters[last] = plain.get_parameter(names[0])
-        return unguarded(plain)
+            return plain_copy(self.net, weights, self.names.values())
 
     def kl(
         self,
@@ -239,6 +226,17 @@ class BayesianModule(nn.Module):
             for latent, part in zip(latents, parts, strict=True):
                 latent.check(part)
         return total.to(wide_dtype(latents[0].log_scale.dtype))
+
+    def diagnose(self, x: Any = None, **options: Any) -> Diagnosis:
+        """Did the posterior learn? How far scales moved, signal-to-noise, what is at the prior; printed it is prose.
+
+        Args:
+            x: a batch on which the mutual information is estimated, with likelihood=... (as `predict` takes both).
+            options: likelihood, draws=32, generator, output; for the mutual information.
+        """
+        from mcrepar.nn.diagnose import diagnosis
+
+        return diagnosis(self, x, **options)
 
     @property
     def random(self) -> dict[tuple[str, ...], Random]:
@@ -341,16 +339,7 @@ def bayesian(
         raise ParameterError(f"bayesian({type(net).__name__})", "it is not an nn.Module", "a network")
     if any(isinstance(module, BayesianModule) for module in net.modules()):
         raise ParameterError("bayesian(net)", "a part of it is Bayesian already", "a plain network")
-    if forward not in FORWARDS:
-        raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, FORWARDS)))
-    if structure not in STRUCTURES:
-        raise MethodError(f"structure={structure!r}", "there is no such structure", " or ".join(map(repr, STRUCTURES)))
-    members, factored = whole_number("members", members), structure == "rank1"
-    if not factored and members > 1:
-        raise MethodError(f"members={members}", "only factors have members", "structure='rank1'")
-    if factored and forward != "weights":
-        why = "every example has factors of its own in training, and every draw one"
-        raise MethodError(f"structure='rank1' with forward={forward!r}", why, "it without forward=...")
+    members, factored = check_structure(forward, structure, members)
     posterior = posterior or ("normal" if factored else "radial")
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
              "start_std": start_std, "pretrained": pretrained, "signs": signs}  # fmt: skip

@@ -80,8 +80,8 @@ class RankOne(nn.Module):
         return self.weight.shape
 
     @property
-    def factors(self) -> list[Latent]:
-        """Every random tensor of factors."""
+    def tensors(self) -> list[Latent]:
+        """The tensors of random numbers: every tensor of factors."""
         return [latent for latent in (*self.outputs, *self.inputs) if isinstance(latent, Latent)]
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
@@ -114,19 +114,19 @@ class RankOne(nn.Module):
 
     def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """The mean over members of KL(q || p) of their factors: by convexity a bound on that of the mixture."""
-        parts = [latent.divergence(estimator, generator) for latent in self.factors]
+        parts = [latent.divergence(estimator, generator) for latent in self.tensors]
         return torch.stack(parts).sum() / self.members
 
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""
-        for latent in self.factors:
+        for latent in self.tensors:
             latent.check(latent.divergence())
 
     def adopt(self, prior: Prior, pretrained: bool, signs: str) -> None:
         """Take a prior that comes with a state."""
-        for latent in self.factors:
+        for latent in self.tensors:
             latent.adopt(prior, pretrained, signs)
-        self.options = replace(self.options, prior=self.factors[0].options.prior)
+        self.options = replace(self.options, prior=self.tensors[0].options.prior)
 
     def extra_repr(self) -> str:
         """The shape of the weight, and the number of members."""

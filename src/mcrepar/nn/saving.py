@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.nn.description import Json, Shelf, describe_random, describe_tree, dtype_name, random_from, tree_from
+from mcrepar.nn.description import (
+    Json,
+    Shelf,
+    describe_random,
+    describe_tree,
+    dtype_name,
+    random_from,
+    restore_initial,
+    tree_from,
+)
 from mcrepar.nn.folder import read, refuse, write
 from mcrepar.nn.forward import FORWARDS
 from mcrepar.nn.latent import Options
@@ -181,6 +190,7 @@ def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str,
         if name in saved and saved[name].dtype != tensor.dtype:
             raise TypeError(f"{name} is {saved[name].dtype}, not {tensor.dtype}")
     bnn.latents.load_state_dict(saved)
+    restore_initial(bnn.random, config)
     bnn.calibration.pooled = tree_from(config["norm_statistics"], shelf)
     if config["calibration"] is not None:
         args, kwargs = tree_from(config["calibration"], shelf)

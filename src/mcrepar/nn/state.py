@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration
-from mcrepar.nn.description import Shelf, describe_random, describe_tree, random_from, tree_from
+from mcrepar.nn.description import Json, Shelf, describe_random, describe_tree, random_from, restore_initial, tree_from
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.rank1 import RankOne
 
@@ -41,25 +41,26 @@ def unpack(random: Random, calibration: Calibration, state: object) -> None:
     if isinstance(state, Tensor) and not state.numel():
         return
     device = next((latent.log_scale.device for latent in random.values()), torch.device("cpu"))
-    options, pooled, batch = _read(state, device)
+    config, options, pooled, batch = _read(state, device)
     found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
     for latent, there in found.items():
         _check(latent, there)
     for latent, there in found.items():
         latent.adopt(there.prior, there.pretrained, there.signs)
+    restore_initial(random, config)
     calibration.pooled = pooled
     if batch is not None:
         calibration.keep(*batch)
 
 
-def _read(state: object, device: torch.device) -> tuple[dict[tuple[str, ...], Options], Any, Any]:
+def _read(state: object, device: torch.device) -> tuple[Json, dict[tuple[str, ...], Options], Any, Any]:
     try:
         if not isinstance(state, Tensor):
             raise TypeError(f"it is a {type(state).__name__}")
         found = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True, map_location=device)
         config, shelf = json.loads(found["words"]), Shelf(found["tensors"])
         pooled, batch = (tree_from(config.get(key), shelf) for key in ("norm_statistics", "calibration"))
-        return random_from(config, shelf), pooled, batch  # a batch in older states only
+        return config, random_from(config, shelf), pooled, batch  # a batch in older states only
     except Exception as error:  # damaged bytes raise anything
         why = f"its _extra_state does not hold families and priors ({type(error).__name__}: {error})"
         raise ParameterError("load_state_dict(...)", why, "the state_dict of a Bayesian network, unchanged") from None

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from mcrepar import __version__, metrics
 from mcrepar.data.dataset import Split
-from mcrepar.errors import ParameterError
+from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.prediction import Prediction, predict
@@ -86,6 +88,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         "in": kind.scores(prediction, answers, y),
         "mean_weights": kind.scores(at_mean, kind.answers(at_mean), y),
         **kind.details(prediction, answers, y),
+        "posterior": _diagnosed(run.bnn),
         "ood": {},
         "notes": notes,
     }
@@ -128,6 +131,15 @@ def _foreign(run: Run, known: Split, options: EvaluateOptions) -> list[Foreign]:
             why = f"two foreign sets are called {name!r}"
             raise ParameterError(f"--ood {' '.join(options.ood)}", why, f"--ood {name},as=another ...")
     return found
+
+
+def _diagnosed(bnn: BayesianModule) -> dict[str, Any]:
+    """What became of the posterior, and what to do about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)  # it is among the advice
+        found = bnn.diagnose()
+    totals = {"moved": found.moved, "at_prior": found.at_prior, "kl": found.kl, "effective": found.effective}
+    return {**totals, "advice": list(found.advice), "tensors": [asdict(t) for t in found.tensors]}
 
 
 def _families(bnn: BayesianModule) -> dict[str, str]:

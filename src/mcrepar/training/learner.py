@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.errors import ParameterError
+from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.nn.calibration import STATISTICS
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import evaluating
@@ -155,6 +156,14 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr * factor * group["factor"]
             group["betas"] = (beta1, group["betas"][1])
+
+    def advice(self) -> tuple[str, ...]:
+        """What is to be said of the posterior when training is over: that it was not trained, or has collapsed."""
+        if self.bayesian is None:
+            return ()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CollapseWarning)  # it is among the sentences
+            return self.bayesian.diagnose().advice
 
     # ---- what is kept
 

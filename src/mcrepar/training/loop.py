@@ -284,6 +284,9 @@ class Trainer:
             self._note("failed")
             again = f"mcrepar train --resume --out {self.folder.path}, once there is space"
             raise ParameterError(f"{self.folder.path / missing[0]}", "it could not be written", again)
+        if self.world.rank == 0:
+            for sentence in self.learner.advice():
+                self.display.warn(sentence)
 
     def _note(self, status: str) -> bool:
         return self._write("run.json", lambda: self.folder.note(status=status))

@@ -203,7 +203,8 @@ def notes(results: Results) -> list[str]:
     Args:
         results: metrics.json.
     """
-    found = [note[:1].upper() + note[1:] for note in results.get("notes", ())]
+    said = [*results.get("notes", ()), *results.get("posterior", {}).get("advice", ())]
+    found = [note[:1].upper() + note[1:] for note in said]
     for name, about in results["ood"].items():
         found += [f"{name}: {note}" for note in about["notes"]]
         found += [f"{name}: SIMULATED data"] * bool(about["simulated"])
