@@ -55,8 +55,7 @@ class BayesianModule(nn.Module):
         self, net: nn.Module, chosen: list[tuple[Place, Options]], forward: str = "weights", members: int = 0
     ) -> None:
         super().__init__()
-        self.net = net
-        self.mode = forward
+        self.net, self.mode = net, forward
         self.members = members  # of multiplicative noise; 0 where the weights themselves are random
         self.latents = nn.ModuleDict()
         self.names: dict[str, tuple[str, ...]] = {}
@@ -188,9 +187,9 @@ class BayesianModule(nn.Module):
         return {**draw, **found}
 
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
-        """Hold a batch of training data, on which norm layers recompute their statistics for every frozen draw.
+        """Hold a batch of training data in memory, on which norm layers find the statistics of every frozen draw.
 
-        The batch stays in memory. What state_dict and save store are statistics pooled over 32 draws.
+        What state_dict and save store are statistics pooled over 32 draws.
         """
         self.calibration.take(args, kwargs, self.complete)
         self.pool_statistics()
