@@ -110,6 +110,6 @@ def test_a_network_nobody_here_wrote(name, tmp_path):
             assert torch.equal(call(bnn), call(bnn))
     wanted = predict(bnn, x, draws=2, output=key, generator=seeded(3)).samples
     assert not torch.equal(wanted[0], wanted[1])
-    mcrepar.save(bnn, tmp_path / "bnn")
+    mcrepar.save(bnn, tmp_path / "bnn", keep_calibration_data=True)
     loaded = mcrepar.load(tmp_path / "bnn", fresh())
     assert torch.equal(predict(loaded, x, draws=2, output=key, generator=seeded(3)).samples, wanted)
