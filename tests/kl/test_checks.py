@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from tests.conftest import example_posterior, example_prior, seeded
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,11 +25,13 @@ from mcrepar import (
     NoFiniteTupleError,
     ParameterError,
     SupportMismatchError,
+    bayesian,
     explain,
     kl_divergence,
     posterior,
     prior,
 )
+from mcrepar.kl import divergence
 from mcrepar.kl.checks import wide_dtype
 from mcrepar.kl.estimator import METHODS, SAMPLED
 
@@ -454,6 +457,37 @@ def test_parameters_beyond_float64_are_refused(q, p):
     bound = posterior(q[0], scale=torch.ones(2, dtype=torch.float64), **q[1])
     with pytest.raises(ParameterError):
         kl_divergence(bound, prior(p[0], **p[1]))
+
+
+@pytest.mark.parametrize(
+    ("q", "p", "why"),
+    [
+        ("normal", ("normal", {"scale": 1e-200}), "division by zero"),
+        ("gamma", ("weibull", {"concentration": 300.0}), "a moment of the noise is out of range"),
+    ],
+)
+def test_a_network_refuses_what_a_tensor_refuses(q, p, why):
+    """The same words, with the name of the tensor."""
+    learned = {n: torch.ones(2, 3) for n in POSTERIORS[q].learned}
+    plain = refused(ParameterError, posterior(q, **learned), prior(p[0], **p[1]))
+    with pytest.raises(ParameterError) as caught:
+        bayesian(nn.Linear(3, 2, bias=False), q, prior(p[0], **p[1]), signs="keep" if q == "gamma" else "").kl()
+    assert plain.why == caught.value.why
+    assert why in plain.why
+    assert caught.value.asked.startswith("weight: KL(")
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug of ours"), TypeError("another")])
+def test_errors_that_are_no_overflow_stay_what_they_are(error, monkeypatch):
+    """Only numbers beyond float64 are a parameter's fault."""
+
+    def broken(*arguments):
+        raise error
+
+    monkeypatch.setattr(divergence, "_apply", broken)
+    with pytest.raises(type(error), match=str(error)) as caught:
+        kl_divergence(example_posterior("normal"), prior("normal"))
+    assert not isinstance(caught.value, McreparError)
 
 
 def test_a_refused_call_leaves_the_generator_alone():

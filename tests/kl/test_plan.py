@@ -19,6 +19,7 @@ from mcrepar import (
     NoFiniteTupleError,
     SupportMismatchError,
     explain,
+    kl_divergence,
     posterior,
     prior,
 )
@@ -319,3 +320,52 @@ def test_size_of_a_taylor_polynomial_is_the_binomial_for_every_posterior(name):
     """binom(K + S, S) - 1, with S = 2 learned parameters or 1."""
     learned = len(mcrepar.POSTERIORS[name].learned)
     assert explain(name, "normal").d_P_taylor(3) == math.comb(3 + learned, learned) - 1
+
+
+# ---- degenerate cases
+
+
+def test_terms_with_coefficient_0_are_no_terms():
+    """chi_squared(2) is an exponential, weibull(1) too: d_P 1; a flat kernel has nothing to estimate."""
+    for q, p in (
+        ("exponential", prior("chi_squared", df=2)),
+        ("gamma", prior("gamma", concentration=1.0)),
+        ("wald", prior("weibull", concentration=1.0)),
+    ):
+        plan, exponential = explain(q, p), explain(q, "exponential")
+        assert (plan.d_P, plan.d_P_total, plan.verdict) == (1, exponential.d_P_total, "T1")
+    q = posterior("gamma", scale=torch.ones(2))
+    flat = prior("dirichlet", concentration=1.0, improper=True)
+    assert (explain(q, flat).verdict, explain(q, flat).d_P) == ("T1", 0)
+    assert "log p(w) = constant." in str(explain(q, flat))
+    entropy = q.noise.entropy() + q.log_scale
+    for method in explain(q, flat).methods:
+        if method != "taylor":
+            assert kl_divergence(q, flat, method).item() == pytest.approx(-float(entropy.sum()), rel=1e-6)
+
+
+def test_a_mixture_of_equal_scales_is_normal():
+    q = posterior("laplace", loc=torch.zeros(3), scale=torch.ones(3))
+    same, normal = prior("mixture", mix=0.3, scale1=0.7, scale2=0.7), prior("normal", scale=0.7)
+    assert (explain(q, same).verdict, explain(q, same).method) == ("T2", "exact")
+    assert kl_divergence(q, same) == kl_divergence(q, normal)
+    assert explain("normal", "mixture").verdict == "N"
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "radial", "gamma"])
+def test_a_radial_prior_over_one_weight_is_normal(name):
+    learned = {n: torch.full((1,), 0.6, dtype=torch.float64) for n in mcrepar.POSTERIORS[name].learned}
+    one, p = posterior(name, **learned), prior("radial", loc=0.2, scale=0.5)
+    assert explain(one, p).verdict == explain(one, prior("normal", loc=0.2, scale=0.5)).verdict
+    assert explain(one, p).method == "exact"
+    expected = kl_divergence(one, prior("normal", loc=0.2, scale=0.5))
+    assert kl_divergence(one, p) == expected
+    two = posterior(name, **{n: x.expand(2).clone() for n, x in learned.items()})
+    assert explain(two, p).verdict == "N"
+
+
+def test_an_error_posterior_at_the_prior_s_location_is_theorem_1():
+    assert explain("error", "normal").verdict == "T1"
+    assert explain("error", prior("normal", loc=0.3)).verdict == "T2"
+    assert explain(posterior("error", loc=0.3), prior("normal", loc=0.3)).verdict == "T1"
+    assert explain("normal", "normal").verdict == "T2"

@@ -7,7 +7,7 @@ the same noise again in the backward.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,6 @@ from mcrepar.families.prior import Prior
 from mcrepar.kl.draws import Walk
 from mcrepar.kl.layout import flat, weight_order
 
-Visit = Callable[[slice, Tensor, Tensor | None], None]  # a block of weights, its noise, the weights of the nodes
-Nodes = Callable[[Visit], None]
 Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to
 
 
@@ -58,21 +56,19 @@ class Integrand:
         loc = theta[1] if len(theta) == 2 else self.q.loc
         return self.q.form.weights(loc, theta[0], xi)
 
-    def log_prob(self, zeta: Sequence[Tensor], w: Tensor, omega: Tensor | None = None) -> Tensor:
-        """The sum of the terms over draws (weighted by `omega` where they are nodes) and the weights of a block.
+    def log_prob(self, zeta: Sequence[Tensor], w: Tensor) -> Tensor:
+        """The sum of the terms over draws and the weights of a block.
 
         Args:
             zeta: the prior's tensors, cut to the block by `place` and `cut`.
             w: the weights, (draws, block).
-            omega: the weights of the draws.
         """
         tensors = dict(zip(self.p.tensors, zeta, strict=True))
-        total: Tensor | float = 0.0
+        total: Tensor | None = None
         for term in self.p.build({**self.p.values, **tensors}).terms:
-            rows = term(w)
-            total = total + (rows.sum() if omega is None else omega @ rows.sum(-1))
-        assert isinstance(total, Tensor)
-        return total
+            part = term(w).sum()
+            total = part if total is None else total + part
+        return w.new_zeros(()) if total is None else total
 
     def place(self, x: Tensor, block: slice) -> Place:
         """Where the values of a prior's tensor for a block stand in it: None for all of it, where it is one number."""
@@ -103,7 +99,8 @@ def direct(integrand: Integrand, walk: Walk) -> Tensor:
 
 def stream(integrand: Integrand, walk: Walk) -> Tensor:
     """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
-    return _stream(integrand, _drawn(walk), 1 / walk.draws)
+    mean: Tensor = _Stream.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
 
 
 def regen(integrand: Integrand, walk: Walk) -> Tensor:
@@ -112,16 +109,10 @@ def regen(integrand: Integrand, walk: Walk) -> Tensor:
     return mean
 
 
-def _stream(integrand: Integrand, nodes: Nodes, factor: float) -> Tensor:
-    inputs = (*integrand.theta, *integrand.zeta)
-    mean: Tensor = _Stream.apply(integrand, nodes, factor, *inputs)  # type: ignore[no-untyped-call]
-    return mean
-
-
 def _accumulate(
-    integrand: Integrand, nodes: Nodes, inputs: Sequence[Tensor], needed: Sequence[bool]
+    integrand: Integrand, walk: Walk, inputs: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The sum of the integrand over all nodes, in float64, and its gradient for the inputs that need one.
+    """The sum of the integrand over all draws, in float64, and its gradient for the inputs that need one.
 
     Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own. Blocks may run in parallel:
     each adds to its own part of theta; what they all share is added up in their order at the end.
@@ -133,7 +124,7 @@ def _accumulate(
     shared: dict[tuple[int, int], Tensor] = {}
     lock = threading.Lock()
 
-    def visit(block: slice, xi: Tensor, omega: Tensor | None) -> None:
+    def visit(block: slice, xi: Tensor) -> None:
         places = [integrand.place(z, block) for z in zeta]
         with torch.no_grad():
             w = integrand.weights([x[block] for x in theta], xi)
@@ -141,7 +132,7 @@ def _accumulate(
         with torch.enable_grad():
             w.requires_grad_(any(needed[:split]))
             leaves = [c.requires_grad_() if need else c for c, need in zip(cuts, learned, strict=True)]
-            value = integrand.log_prob(leaves, w, omega)
+            value = integrand.log_prob(leaves, w)
             sources = [x for x in (w, *leaves) if x.requires_grad]
             found = list(torch.autograd.grad(value, sources, allow_unused=True)) if value.requires_grad else []
         detached = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
@@ -164,7 +155,7 @@ def _accumulate(
                 key = (block.start, k)
                 shared[key] = shared[key] + own if key in shared else own
 
-    nodes(visit)
+    walk.each(visit)
     for key in sorted(shared):
         into = slopes[split + key[1]]
         assert into is not None
@@ -176,15 +167,15 @@ class _Stream(torch.autograd.Function):
     """The gradient of the mean is accumulated while the mean is: O(1) memory in M."""
 
     @staticmethod
-    def forward(ctx: Any, integrand: Integrand, nodes: Nodes, factor: float, *inputs: Tensor) -> Tensor:
-        total, slopes = _accumulate(integrand, nodes, inputs, ctx.needs_input_grad[3:])
-        ctx.save_for_backward(*(None if s is None else s.mul_(factor) for s in slopes))
-        return total * factor
+    def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
+        total, slopes = _accumulate(integrand, walk, inputs, ctx.needs_input_grad[2:])
+        ctx.save_for_backward(*(None if s is None else s.div_(walk.draws) for s in slopes))
+        return total / walk.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives("stream")
-        return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
 
 
 class _Regen(torch.autograd.Function):
@@ -194,13 +185,13 @@ class _Regen(torch.autograd.Function):
     def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
         ctx.integrand, ctx.walk = integrand, walk
         ctx.save_for_backward(*inputs)
-        total, _ = _accumulate(integrand, _drawn(walk), inputs, [False] * len(inputs))
+        total, _ = _accumulate(integrand, walk, inputs, [False] * len(inputs))
         return total / walk.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives("regen")
-        _, slopes = _accumulate(ctx.integrand, _drawn(ctx.walk), ctx.saved_tensors, ctx.needs_input_grad[2:])
+        _, slopes = _accumulate(ctx.integrand, ctx.walk, ctx.saved_tensors, ctx.needs_input_grad[2:])
         scale = grad / ctx.walk.draws
         return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
@@ -211,10 +202,6 @@ def refuse_second_derivatives(what: str) -> None:
         raise MethodError(
             f"second derivatives through {what}", "only first ones are kept", "method='direct', 'repar' or 'exact'"
         )
-
-
-def _drawn(walk: Walk) -> Nodes:
-    return lambda visit: walk.each(lambda block, xi: visit(block, xi, None))
 
 
 def check_foreign(integrand: Integrand, method: str) -> None:

@@ -35,8 +35,8 @@ def _weight(plan: Plan) -> str:
 def _prior(plan: Plan) -> list[str]:
     centred = any(center != 0 for _, center in plan.p.terms)
     names = [statistic.text("(w - c)" if centred else "w") for statistic, _ in plan.p.terms]
-    lines = [f"Prior: log p(w) = constant + {' + '.join(f'c{k + 1} {n}' for k, n in enumerate(names))}."]
-    if all(isinstance(statistic, Monomial) for statistic, _ in plan.p.terms):
+    lines = [f"Prior: log p(w) = {' + '.join(['constant', *(f'c{k + 1} {n}' for k, n in enumerate(names))])}."]
+    if names and all(isinstance(statistic, Monomial) for statistic, _ in plan.p.terms):
         eta = ", ".join(f"c{k + 1}" for k in range(len(names)))
         known = ", the centre c being known" if centred else ""
         lines.append(f"Exponential family{known}: h(w) = 1, eta = ({eta}), T(w) = ({', '.join(names)}), A = -constant.")
@@ -46,7 +46,7 @@ def _prior(plan: Plan) -> list[str]:
 def _tuple(plan: Plan) -> list[str]:
     if not plan.right:
         return ["Tuple: none of a size independent of M; stream keeps one tensor per learned parameter."]
-    width = max(len(n) for n, _ in plan.statistics)
+    width = max((len(n) for n, _ in plan.statistics), default=0)
     rows = [f"  {n:<{width}}   {t}" for n, t in plan.statistics]
     sizes = f"d_P = {plan.d_P} ({plan.d_P_total} with the entropy, {plan.d_P_merged} merged)"
     return [f"Tuple, n(theta) and t(xi), {sizes}:", *rows]
