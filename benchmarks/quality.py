@@ -1,7 +1,6 @@
 """Quality of predictions: every method on the same network, data, epochs, augmentation and seeds.
 
     python benchmarks/quality.py run cifar10-resnet20 deterministic --seed 0 --root DATA --work FOLDER
-    python benchmarks/quality.py table
 
 A run goes on where it was stopped; when it ends it writes one JSON file to benchmarks/results/quality. The folder DATA
 holds cifar-10-batches-bin, fashion-mnist, mnist and svhn_train_head_nolabels.npz.
@@ -123,8 +122,8 @@ def _scores(answer: Answer, y: Tensor) -> dict[str, float]:
     uncertainties = _uncertainties(answer)
     probs = answer.probs.double().numpy()
     scores = classification(probs / probs.sum(1, keepdims=True), y.numpy(), **uncertainties)
-    surest = probs.max(1).argsort()[len(probs) // 2 :]
-    right = probs[surest].argmax(1) == y.numpy()[surest]
+    confident = probs.max(1).argsort()[len(probs) // 2 :]
+    right = probs[confident].argmax(1) == y.numpy()[confident]
     return {**scores, "accuracy_most_confident_half": float(right.mean())}
 
 

@@ -181,6 +181,8 @@ def test_groups_let_scales_move():
         (lambda: NaturalGradient(network(), data_size=0), ParameterError, "data_size"),
         (lambda: NaturalGradient(network(), data_size=3, momentum=1.0), ParameterError, "momentum"),
         (lambda: NaturalGradient(network(), -1.0, data_size=3), ParameterError, "lr=-1"),
+        (lambda: NaturalGradient(network(), "a", data_size=3), ParameterError, "lr='a'"),
+        (lambda: NaturalGradient(network(), data_size=3, max_scale_step=-1.0), ParameterError, "max_scale_step=-1"),
     ],
 )
 def test_refusals(make, error, message):

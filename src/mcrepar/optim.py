@@ -11,8 +11,10 @@ For the Normal family this is IVON's update up to second order in the step of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 import torch
@@ -92,10 +94,13 @@ class NaturalGradient(torch.optim.Optimizer):
         max_scale_step: float = 0.1,
     ) -> None:
         size = whole_number("data_size", data_size)
-        for name, value in (("lr", lr), ("scale_lr", scale_lr), ("weight_decay", weight_decay)):
-            if not value >= 0:
-                raise ParameterError(f"NaturalGradient({name}={value})", "it is negative", "a number of at least 0")
-        if not 0 <= momentum < 1:
+        given: dict[str, object] = {"lr": lr, "scale_lr": scale_lr, "weight_decay": weight_decay}
+        for name, value in {**given, "max_scale_step": max_scale_step, "momentum": momentum}.items():
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+                raise ParameterError(
+                    f"NaturalGradient({name}={value!r})", "it is no number of at least 0", "such a number"
+                )
+        if momentum >= 1:
             raise ParameterError(f"NaturalGradient(momentum={momentum})", "it is no share below 1", "0.9")
         found = list(latents(net))
         for latent in found:

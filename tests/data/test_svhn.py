@@ -1,10 +1,11 @@
 import os
+import zlib
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from mcrepar.data import files, load
+from mcrepar.data import files, load, svhn
 from mcrepar.errors import ParameterError
 
 RNG = np.random.default_rng(0)
@@ -109,3 +110,11 @@ def test_what_stands_in_the_place_of_a_file_is_refused(tmp_path):
     path.symlink_to("nothing")
     with pytest.raises(ParameterError, match=r"train_32x32\.mat': there is no such file"):
         load("svhn", root=tmp_path)
+
+
+def test_an_element_is_never_unpacked_beyond_its_bound():
+    """Not even by one byte: the next element would then have no bound at all."""
+    packed = zlib.compress(bytes(1001))
+    assert svhn._unpacked(packed, 1001) == bytes(1001)
+    with pytest.raises(ValueError, match="more than 1,000 when unpacked"):
+        svhn._unpacked(packed, 1000)

@@ -315,3 +315,12 @@ def test_training_works_and_learns_running_statistics():
         optimizer.step()
     assert not torch.equal(bnn.net[1].running_mean, before)
     assert bnn.net[1].num_batches_tracked == 3
+
+
+def test_pooled_statistics_of_a_layer_that_was_replaced_are_not_used(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    bnn = mcrepar.bayesian(net).calibrate(torch.randn(16, 3))
+    twin = pickle.loads(pickle.dumps(bnn)).eval()  # noqa: S301  # our own bytes
+    twin.net[3] = nn.Identity()
+    with pytest.warns(UserWarning, match="running statistics"):
+        assert mcrepar.predict(twin, torch.zeros(2, 3), draws=2).mean.shape == (2, 4)

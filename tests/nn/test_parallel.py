@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 import subprocess
@@ -305,3 +306,40 @@ def test_two_processes_train_one_network(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("right") == 2
+
+
+def test_a_copy_is_whole_while_another_thread_runs_the_network():
+    """Inside a forward the network holds a draw, which no copy may keep."""
+    bnn, stop = network(), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            bnn(X)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(30):
+            twin = copy.deepcopy(bnn)
+            assert twin(X).shape == (8, 2)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_thread_that_has_ended_trains_no_more():
+    """Its number may be given to another thread, which has nothing to do with the network."""
+    lock = mcrepar.nn.threads.Lock()
+    ended = threading.Thread(target=lambda: mcrepar.nn.threads.note_training(nn.Linear(1, 1), lock))
+    ended.start()
+    ended.join()
+    wait = threading.Event()
+    others = [threading.Thread(target=wait.wait) for _ in range(20)]
+    for thread in others:
+        thread.start()
+    try:
+        assert not lock.trained_elsewhere
+    finally:
+        wait.set()
+        for thread in others:
+            thread.join()

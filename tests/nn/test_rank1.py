@@ -240,3 +240,19 @@ def test_rows_that_are_no_multiple_of_the_batch_are_refused():
 
     with pytest.raises(MethodError, match=r"linear\.weight.*its input has 3 rows for a batch of 2 examples"):
         bayesian(Folded(), structure="rank1")(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("options", [{"structure": "rank1"}, {"posterior": "normal", "forward": "local"}])
+def test_a_weight_that_is_used_without_its_layer_is_refused(options):
+    """x @ weight.T would silently be deterministic."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.linear(x) @ self.linear.weight.data
+
+    with pytest.raises(MethodError, match="__get__ on a weight"):
+        bayesian(Tied(), **options)(torch.ones(2, 3))

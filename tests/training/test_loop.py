@@ -165,6 +165,20 @@ def test_deterministic_epochs_come_first_and_centre_the_prior(tmp_path):
         assert (latent.anchor - latent.loc).abs().max() < 0.1
 
 
+def test_a_checkpoint_knows_where_the_scales_began(tmp_path):
+    """A learner that is restored was made of an untrained network, whose scales begin elsewhere."""
+    c = config(tmp_path, deterministic_epochs=1)
+    task = Task.of(c, World())
+    first, second = Learner(c, task, World()), Learner(c, task, World())
+    with torch.no_grad():
+        for p in first.net.parameters():
+            p.mul_(3.0)  # a training that widens the weights, and with them the scales of the posterior
+    first.become_bayesian()
+    second.restore(first.state(), tmp_path / "checkpoint")
+    found, expected = ([t.initial for r in x.bayesian.random.values() for t in r.tensors] for x in (second, first))
+    assert found == expected
+
+
 def test_warm_start_begins_at_the_weights_of_a_file(tmp_path):
     c = config(tmp_path)
     task = Task.of(c, World())

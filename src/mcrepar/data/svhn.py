@@ -85,6 +85,6 @@ def _elements(raw: bytes | bytearray, order: str) -> Iterator[tuple[int, bytes]]
 def _unpacked(packed: bytes, most: int) -> bytes:
     stream = zlib.decompressobj()
     found = stream.decompress(packed, most + 1)
-    if not stream.eof:
+    if not stream.eof or len(found) > most:
         raise ValueError(f"a packed element of {len(packed):,} bytes is cut, or has more than {most:,} when unpacked")
     return found

@@ -305,12 +305,15 @@ def prior(name: str, *, improper: bool = False, relative: str | None = None, **p
         raise MethodError(f"{asked} with improper=True", "it is a proper density", f"improper only for {kernels}")
     check_names(asked, parameters, [p.name for p in row.parameters])
     if relative is not None and (relative not in RELATIVE or not row.lengths):
-        why = "there is no such unit" if row.lengths else "it has no parameter that is a length"
+        why = "there is no such unit" if row.lengths else "none of its parameters is the size of a weight"
         instead = " or ".join(map(repr, RELATIVE)) if row.lengths else "absolute numbers"
         raise ParameterError(f"{asked} with relative={relative!r}", why, instead)
     values: dict[str, Any] = {}
     for p in row.parameters:
         value = parameters.get(p.name, p.default)
+        if relative is not None and isinstance(value, str) and p.name in row.lengths:
+            why = f"{p.name}={value!r} is found by the network, and has no unit"
+            raise ParameterError(f"{asked} with relative={relative!r}", why, f"a number for {p.name}, or no relative=")
         values[p.name] = _word(asked, row, p.name, value) if isinstance(value, str) else check_value(asked, p, value)
     numbers = {p.name: p.default if isinstance(values[p.name], str) else values[p.name] for p in row.parameters}
     support = HALF_LINE if improper else row.support(numbers)

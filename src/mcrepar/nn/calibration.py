@@ -113,7 +113,8 @@ class Calibration(nn.Module):
 
     def _stored(self, net: nn.Module) -> dict[str, Tensor]:
         """The pooled statistics, unless the norm layers have been trained since."""
-        if self.pooled is None or net.training:
+        layers = {name.rpartition(".")[0] for name in self.pooled or ()}
+        if self.pooled is None or net.training or layers != set(self.layers):  # one may have been replaced
             return {}
         pooled = {name: t.detach().clone().to(net.get_buffer(name)) for name, t in self.pooled.items()}
         tracked = [name for name in pooled if name.endswith(STATISTICS[2])]

@@ -183,6 +183,11 @@ def random_from(config: Mapping[str, Json], shelf: Shelf) -> dict[tuple[str, ...
     }
 
 
+def describe_initial(random: Mapping[tuple[str, ...], Latent | RankOne]) -> dict[str, Json]:
+    """Where scales began, alone, as `restore_initial` reads it."""
+    return {"random": [{"names": list(n), "initial": [t.initial for t in r.tensors]} for n, r in random.items()]}
+
+
 def restore_initial(random: Mapping[tuple[str, ...], Latent | RankOne], config: Mapping[str, Json]) -> None:
     """Where scales began, as it was described; unknown in descriptions of before it was."""
     known = {tuple(item["names"]): item.get("initial") for item in config["random"]}

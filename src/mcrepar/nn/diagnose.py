@@ -264,17 +264,22 @@ def excess(q: Posterior, p: Prior) -> Tensor | None:
     """
     if p.density.joint or p.shape or p.improper:
         return None
-    if q.row.support.lower >= 0:
-        return None if q.noise.joint else _sampled(q, p)
     chosen = torch.randperm(q.numel, generator=torch.Generator().manual_seed(0))[:SAMPLE].to(q.device)
 
     def flat(t: Tensor) -> Tensor:
         return t.detach().double().expand(q.shape).reshape(-1)[chosen]
 
+    own = p.filled(**{n: flat(t) for n, t in p.tensors.items() if t.numel() > 1})
+    if q.row.support.lower >= 0:
+        learned: dict[str, Any] = {
+            name: flat(getattr(q, "log_scale" if name == "scale" else name)) for name in q.row.learned
+        }
+        learned["log_scale"] = learned.pop("scale")
+        return None if q.noise.joint else _sampled(q.bind(validate=False, **learned), own)
     mean, std = flat(q.mean), flat(q.stddev)
     if not bool((mean.isfinite() & std.isfinite()).all()):
         return None
-    return _normal_kl(mean, std, p.filled(**{n: flat(t) for n, t in p.tensors.items() if t.numel() > 1})) - _least(p)
+    return _normal_kl(mean, std, own) - _least(p)
 
 
 def _normal_kl(mean: Tensor, std: Tensor, p: Prior) -> Tensor:

@@ -120,6 +120,17 @@ class Pass:
         self.used.add(latent.name)
 
 
+LOOKS = {"dim", "size", "numel", "is_floating_point", "is_complex", "__repr__"}
+PROPERTIES = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu"} | {
+    "is_meta", "is_mkldnn", "is_nested", "is_quantized", "is_sparse", "is_mps", "is_xpu", "grad_fn"}  # fmt: skip
+
+
+def only_looks(func: Any) -> bool:
+    """Whether a call on a weight that is drawn by its layer asks for its kind, and not for its numbers."""
+    name = getattr(func, "__name__", "")
+    return name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES)
+
+
 class LayerWeight(Tensor):
     """A weight that a dense or convolutional layer meets as its location, and that draws the layer's output."""
 
@@ -151,7 +162,7 @@ class LayerWeight(Tensor):
             if x.dim() < weight.dim():  # one datum without a batch
                 return rule(func, x.unsqueeze(0), weight, bias, rest).squeeze(0)
             return rule(func, x, weight, bias, rest)
-        if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
+        if only_looks(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         raise MethodError(

@@ -108,7 +108,8 @@ class BayesianModule(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> BayesianModule:
         """A copy, which is frozen where this network is, for as long."""
         twin = memo[id(self)] = type(self).__new__(type(self))
-        vars(twin).update(copy.deepcopy(vars(self), memo))
+        with self._lock:  # no other thread is inside a forward, with a draw in the network
+            vars(twin).update(copy.deepcopy(vars(self), memo))
         frozen = self._frozen()
         if frozen is not None:
             _FROZEN.set((*_FROZEN.get(), (ref(twin), frozen)))  # the context that froze this network takes both back

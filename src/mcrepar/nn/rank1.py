@@ -26,6 +26,7 @@ from mcrepar.families.prior import Prior
 from mcrepar.families.priors import prior
 from mcrepar.families.statistics import Monomial
 from mcrepar.kl.estimator import Estimator
+from mcrepar.nn.forward import FUNCTIONS, only_looks
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.selection import Place
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 FACTOR_STD = 0.1  # of a prior over factors that was asked for by name
 MEMBER_STD = 0.3  # of the first means of several members, which must differ
-FUNCTIONS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 LAYERS = (nn.Linear, _ConvNd, nn.Embedding)
 
 
@@ -257,7 +257,7 @@ class FactoredWeight(Tensor):
             return _layer(func, *args, **kwargs)
         if func is F.embedding:
             return _embedding(*args, **kwargs)
-        if getattr(func, "__name__", "") in ("__get__", "dim", "size", "numel", "is_floating_point", "__repr__"):
+        if only_looks(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         raise MethodError(

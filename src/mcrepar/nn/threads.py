@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ class Lock:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.trainer: int | None = None
+        self.trainer: ref[threading.Thread] | None = None
         _LOCKS.add(self)
 
     def __enter__(self) -> None:
@@ -44,8 +44,8 @@ class Lock:
     @property
     def trained_elsewhere(self) -> bool:
         """Whether the thread that trains is another one, and alive."""
-        others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        return self.trainer in others
+        trainer = None if self.trainer is None else self.trainer()
+        return trainer is not None and trainer.is_alive() and trainer is not threading.current_thread()
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def _before_fork() -> None:
 
     Locks are taken all or none, so that a thread that holds one and waits for another is never in the way.
     """
-    locks, deadline = list(_LOCKS), time.monotonic() + PATIENCE
+    locks, deadline = _all_locks(), time.monotonic() + PATIENCE
     first: Lock | None = None
     while True:
         held: list[Lock] = [] if first is None else [first]
@@ -78,6 +78,12 @@ def _before_fork() -> None:
         if not busy.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return  # the child renews what it cannot take
         first = busy
+
+
+def _all_locks() -> list[Lock]:
+    while True:
+        with contextlib.suppress(RuntimeError):  # another thread has made one meanwhile
+            return list(_LOCKS)
 
 
 def _taken(lock: Lock, held: list[Lock]) -> bool:
@@ -95,7 +101,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     """Renew the locks of threads that the child does not have."""
     _after_fork()
-    for lock in list(_LOCKS):
+    for lock in _all_locks():
         if lock.lock.acquire(blocking=False):
             lock.lock.release()
         else:
@@ -122,7 +128,7 @@ def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
 def note_training(network: nn.Module, lock: Lock) -> None:
     """Remember this thread as the one that trains a network, if it runs it in training mode and with gradients."""
     if network.training and torch.is_grad_enabled():
-        lock.trainer = threading.get_ident()
+        lock.trainer = ref(threading.current_thread())
 
 
 @contextlib.contextmanager

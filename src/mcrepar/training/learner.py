@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.nn.calibration import STATISTICS
+from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import evaluating
 from mcrepar.nn.saving import save
@@ -178,6 +179,7 @@ class Learner:
             "model": checkpoint.tensors_of(self.net),
             "likelihood": self.likelihood.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "initial": None if self.bayesian is None else describe_initial(self.bayesian.random),
         }
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
@@ -190,6 +192,8 @@ class Learner:
         if state["bayesian"] and self.bayesian is None:
             self.become_bayesian()
         checkpoint.restore(self.net, state["model"], path)
+        if self.bayesian is not None and state.get("initial") is not None:  # not in older checkpoints
+            restore_initial(self.bayesian.random, state["initial"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
 

@@ -285,7 +285,11 @@ class Trainer:
             again = f"mcrepar train --resume --out {self.folder.path}, once there is space"
             raise ParameterError(f"{self.folder.path / missing[0]}", "it could not be written", again)
         if self.world.rank == 0:
-            for sentence in self.learner.advice():
+            try:
+                sentences = self.learner.advice()
+            except (RuntimeError, ValueError) as error:  # the run has finished all the same
+                sentences = (f"the posterior could not be diagnosed ({type(error).__name__}: {error})",)
+            for sentence in sentences:
                 self.display.warn(sentence)
 
     def _note(self, status: str) -> bool:

@@ -21,6 +21,7 @@ from mcrepar.families.posteriors import posterior
 from mcrepar.families.priors import prior
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.models import model
+from mcrepar.nn.description import restore_initial
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.saving import load as load_model
 from mcrepar.training.checkpoint import PARTS, mismatch, newest, restore
@@ -306,6 +307,7 @@ def open_run(folder: str | Path) -> Run:
             raise ParameterError(f"run {str(folder)!r}", "it has no model yet", "it when training has gone on")
         bnn = make_bayesian(net, config)
         restore(bnn, found.state["model"], found.path)
+        restore_initial(bnn.random, found.state.get("initial") or {"random": []})  # unknown in older checkpoints
         likelihood.load_state_dict(found.state["likelihood"])
         note = f"the run is {status}, this is its checkpoint of step {found.state['step']}"
     lay_out(bnn, config, facts)
