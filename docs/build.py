@@ -112,7 +112,7 @@ def stage_results(folder: Path, results: Path = RESULTS) -> str:
             rows.append([name, row.experiment.where, row.summary, "", "not run yet", ""])
             continue
         held = [finding["held"] for finding in found["findings"] if not finding["ours"]]
-        told = f"{held.count(True)} of {len(held)}" + (f", {held.count(None)} not told" if None in held else "")
+        told = f"{held.count(True)} of {len(held)}" + (f", {held.count(None)} inconclusive" if None in held else "")
         link = f"[{name}](claims/{name}.md)"
         rows.append([link, found["where"], row.summary, found["scale"], found["verdict"], told])
         page = (results / name / "README.md").read_text(encoding="utf-8")

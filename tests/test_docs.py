@@ -282,7 +282,7 @@ def test_staging_writes_the_table_of_the_code(tmp_path):
 
 
 def result(folder, experiment, scale):
-    """What an experiment leaves, with one sentence that held, one that did not, one not told, and one of ours."""
+    """What an experiment leaves, with one sentence that held, one that did not, one inconclusive, and one of ours."""
     (done := folder / experiment).mkdir(parents=True)
     findings = [
         {"held": held, "ours": ours} for held, ours in ((True, False), (False, False), (None, False), (True, True))
@@ -300,7 +300,7 @@ def test_experiments_that_were_run_have_a_page(tmp_path):
     assert len(rows) == 2 + len(EXPERIMENTS)
     (row,) = (row for row in rows if "fig4" in row)
     assert "(claims/fig4.md)" in row
-    assert row.endswith("| cpu | held in part | 1 of 3, 1 not told |")
+    assert row.endswith("| cpu | held in part | 1 of 3, 1 inconclusive |")
     assert sum("| not run yet |" in row for row in rows) == len(EXPERIMENTS) - 1
     assert sorted(file.name for file in (tmp_path / "claims").iterdir()) == ["fig4.md", "fig4.png"]
     page = (tmp_path / "claims" / "fig4.md").read_text(encoding="utf-8")

@@ -1,7 +1,10 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mcrepar.experiments.catalogue import EXPERIMENTS, find
 from mcrepar.experiments.experiment import Finding, Request, Results, markdown, part_seed, verdict
 
 
@@ -14,8 +17,8 @@ from mcrepar.experiments.experiment import Finding, Request, Results, markdown, 
         ([True, None], "held (1 of 2 judged)"),
         ([True, False, None], "held in part (2 of 3 judged)"),
         ([False, None, None], "not held (1 of 3 judged)"),
-        ([None], "not judged at this scale"),
-        ([], "not judged at this scale"),
+        ([None], "inconclusive at this scale"),
+        ([], "inconclusive at this scale"),
     ],
 )
 def test_verdict(told, expected):
@@ -27,7 +30,7 @@ def test_our_own_sentences_do_not_count():
     assert verdict([*findings, Finding("ours", "z", None, ours=True)]) == "held"
     assert verdict(findings) == "held"
     assert [finding.word for finding in findings] == ["yes", "no"]
-    assert Finding("a", "b", None).word == "not told"
+    assert Finding("a", "b", None).word == "inconclusive"
 
 
 def test_the_seed_of_a_part_depends_on_both():
@@ -57,3 +60,26 @@ def test_markdown_keeps_bars_inside_cells():
 def test_rows_by_kind():
     results = Results(None, [{"kind": "a", "x": 1}, {"kind": "b"}, {"x": 2}])
     assert results.of("a") == [{"kind": "a", "x": 1}]
+
+
+UNDECIDED = [(name, scale) for name in EXPERIMENTS for scale in find(name).undecided]
+
+
+def test_a_scale_that_cannot_decide_decides_nothing_of_the_paper():
+    """Neither what it seems to refute nor what it seems to confirm; our own sentences stay."""
+    name, scale = UNDECIDED[0]
+    found = [Finding("a", "1", True), Finding("b", "2", False), Finding("c", "3", True, ours=True)]
+    experiment = replace(find(name), judge=lambda results: found)
+    held = [f.held for f in experiment.findings(Results(None, []), scale)]
+    assert held == [None, None, True]
+    assert [f.held for f in experiment.findings(Results(None, []), "paper")] == [True, False, True]
+
+
+@pytest.mark.parametrize(("name", "scale"), UNDECIDED)
+def test_stored_results_say_that_their_scale_cannot_decide(name, scale):
+    folder = Path(__file__).parents[2] / "results" / name
+    facts, page = json.loads((folder / "result.json").read_text()), (folder / "README.md").read_text()
+    assert facts["scale"] == scale
+    assert facts["verdict"] == "inconclusive at this scale"
+    assert all(f["held"] is None for f in facts["findings"] if not f["ours"])
+    assert f"**Measured here: inconclusive at this scale.** {find(name).undecided[scale]}" in page

@@ -42,7 +42,7 @@ def test_chance_is_not_called_a_fall():
     told = [rises([drawn(slow, seed)]) for seed in range(300)]
     limit = 300 * 0.01 + 4 * math.sqrt(300 * 0.01)
     assert told.count(False) <= limit
-    assert None in told, "a rise as small as chance is not told"
+    assert None in told, "a rise as small as chance is inconclusive"
     assert SURELY == 3
 
 

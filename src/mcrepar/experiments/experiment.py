@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +92,8 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """yes, no or not told."""
-        return "not told" if self.held is None else "yes" if self.held else "no"
+        """yes, no or inconclusive."""
+        return "inconclusive" if self.held is None else "yes" if self.held else "no"
 
 
 def all_held(each: Iterable[bool | None]) -> bool | None:
@@ -117,7 +117,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     told = [finding.held for finding in findings if not finding.ours]
     judged = [held for held in told if held is not None]
     if not judged:
-        return "not judged at this scale"
+        return "inconclusive at this scale"
     word = "held" if all(judged) else "held in part" if any(judged) else "not held"
     return word if len(judged) == len(told) else f"{word} ({len(judged)} of {len(told)} judged)"
 
@@ -160,6 +160,7 @@ class Experiment:
         draw: all pieces, to the figure.
         tell: all pieces, to tables in Markdown for whoever wants the numbers.
         check: refuses, before any computing, where data are missing: from the settings and the data's folder.
+        undecided: by scale, why nothing that is measured there can decide a sentence of the paper.
     """
 
     title: str
@@ -174,6 +175,12 @@ class Experiment:
     draw: Callable[[Results], Figure]
     tell: Callable[[Results], str]
     check: Callable[[Any, Path | None], None] = _nothing_needed
+    undecided: Mapping[str, str] = field(default_factory=dict)
+
+    def findings(self, results: Results, scale: str) -> list[Finding]:
+        """What was judged; of the paper's sentences nothing where the scale cannot decide them."""
+        found = self.judge(results)
+        return [f if f.ours or scale not in self.undecided else replace(f, held=None) for f in found]
 
 
 def part_seed(seed: int, key: str) -> int:

@@ -123,9 +123,9 @@ def judge(results: Results) -> list[Finding]:
 
     def finding(claim: str, measured: str, held: bool, rests_on: tuple[str, ...], ours: bool = False) -> Finding:
         if busy:
-            return Finding(claim, f"{measured} (not told: other work kept the machine busy)", None, ours)
+            return Finding(claim, f"{measured} (inconclusive: other work kept the machine busy)", None, ours)
         if bent := [method for method in rests_on if not checks[method].held]:
-            return Finding(claim, f"{measured} (not told: the line of {' and of '.join(bent)} failed)", None, ours)
+            return Finding(claim, f"{measured} (inconclusive: the line of {' and of '.join(bent)} failed)", None, ours)
         return Finding(claim, measured, held, ours)
 
     rows = {row["network"]: ratios(row) for row in results.of("network")}
@@ -257,7 +257,7 @@ EXPERIMENT = Experiment(
     "accumulation and `repar` are timed at two M each; other M are taken from the line through them, which a run at a "
     "third M tests for each (on one network); their ratios have two digits. The paper's sentences are judged at M = "
     "100. Where a line fails, or other work kept more than a quarter of a core "
-    "busy, what rests on it is not told. The paper gives neither M nor the batch of "
+    "busy, what rests on it is inconclusive. The paper gives neither M nor the batch of "
     "this figure: the batch here is that of its section 5.1. The network "
     "that segments volumes is left out.",
     version=2,

@@ -188,7 +188,7 @@ def _volume_findings(results: Results) -> list[Finding]:
     size = " x ".join(map(str, settings.volume))
     listed = ", ".join(f"batch {batch}: M = {draws}" for batch, draws in table) or "not one fits"
     always = bool(table) and table[0][1] <= 1
-    why = "" if always or not table else " (not told: it depends on the batch, which the paper does not give)"
+    why = "" if always or not table else " (inconclusive: it depends on the batch, which the paper does not give)"
     most = table[-1][0] if table else 0
     (row,) = results.of("volumes")
     needed = row["ours_100"] + (most - settings.volume_probes[0]) * row["per_example"]

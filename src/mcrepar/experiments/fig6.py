@@ -109,7 +109,7 @@ def _time_finding(rows: list[Row], memory: int) -> Finding:
     return Finding(
         claim,
         f"`repar` up to {speed[quickest]:.2g} times ({quickest}), at least {min(speed.values()):.2g} times; "
-        f"`stats` up to {fastest:.2g} times{f' (not told: {why})' if why else ''}",
+        f"`stats` up to {fastest:.2g} times{f' (inconclusive: {why})' if why else ''}",
         None if why else speed[quickest] >= FASTER,
     )
 
@@ -184,8 +184,8 @@ EXPERIMENT = Experiment(
     "Memory is the peak of all tensors alive at once, parameters and Adam's averages included; times are medians of "
     "rounds in which all methods take their turn. "
     "`repar` and `stats` have the M of the direct loop; at such small M `stats` draws all its noise too. The speed is "
-    "not told where other work kept more than a quarter of a core busy, nor, where it is below the paper's, in less "
-    "memory than the paper's.",
+    "inconclusive where other work kept more than a quarter of a core busy, and, where it is below the paper's, in "
+    "less memory than the paper's.",
     version=2,
     settings={
         "tiny": Settings(("small_conv", "alexnet"), 10 * 2**20, 4, 1, "small_conv"),

@@ -154,4 +154,6 @@ EXPERIMENT = Experiment(
     draw=draw,
     tell=tell,
     check=check,
+    undecided={"cpu": "A ResNet of 8 layers after 4 epochs with a tempered KL can neither confirm nor refute sentences "
+                      "about ResNet-50 after 100."},
 )  # fmt: skip

@@ -11,6 +11,7 @@ from mcrepar.experiments.replicated import (
     FEW,
     MANY,
     TRUE_DRAWS,
+    WEAK,
     Settings,
     Study,
     check,
@@ -111,4 +112,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     tell=tell,
     check=check,
+    undecided={"cpu": WEAK},
 )

@@ -97,8 +97,8 @@ def _beside_the_kl(results: Results) -> Finding:
     shares = {level: row[f"kl_{level}"] / DATA**2 / row[f"nll_{level}"] for level in PARAMETERS}
     listed = ", ".join(f"{share:.1g} in {PARAMETERS[level]}" for level, share in shares.items())
     return Finding(
-        f"Already at M = 1 the noise of the KL's gradient is small beside that of the likelihood's (a batch of "
-        f"{results.settings.last_batch} of {DATA:,} data).",
+        "Already at M = 1 the noise of the KL's gradient is small beside that of the likelihood's (an untrained "
+        f"network of two tanh layers, a batch of {results.settings.last_batch} of {DATA:,} data).",
         f"the variance of KL / {DATA:,}, relative to that of the mean log likelihood, per weight: {listed}; "
         "with more data it is smaller still, as 1 / N^2",
         all(share < SMALL for share in shares.values()),

@@ -63,7 +63,7 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
     sections = [
         f"# {experiment.title}",
         f"**The paper ({experiment.where}).** {experiment.claim}",
-        f"**Measured here: {facts['verdict']}.**{_SMOKE if facts['scale'] == 'tiny' else ''}",
+        f"**Measured here: {facts['verdict']}.**{_SMOKE if facts['scale'] == 'tiny' else _why(experiment, facts)}",
         markdown(["sentence", "measured", "held"], rows),
         f"![{experiment.title}](figure.png)",
         f"**How.** {experiment.method}",
@@ -75,6 +75,12 @@ def page_of(experiment: Experiment, results: Results, findings: Sequence[Finding
         f"{versions['experiment']}); the last part ended {facts['finished']}. All numbers are in `result.json`.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _why(experiment: Experiment, facts: Mapping[str, Any]) -> str:
+    """Why this scale decides nothing, where that is so."""
+    reason = experiment.undecided.get(facts["scale"])
+    return f" {reason}" if reason else ""
 
 
 def _machine_text(on: Mapping[str, Any]) -> str:

@@ -17,6 +17,10 @@ TRUE_DRAWS = (
     "Draws here are true ones; the forward of the paper's published code (fig7, `published noise`) has nearly none "
     "at equal deviations, so that the paper's numbers are not those of true draws."
 )
+WEAK = (
+    "Twelve epochs and fewer, small volumes and a KL of weight 0.001, which leaves the weights with little of the very "
+    "noise whose effect is studied, can neither confirm nor refute a sentence about 100 epochs of the whole objective."
+)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _files(
     parts = experiment.parts(settings)
     rows = [{"key": p.key, **p.given, **r["measured"]} for p, r in zip(parts, records, strict=True)]
     results = Results(settings, rows)
-    findings = experiment.judge(results)
+    findings = experiment.findings(results, request.scale)
     facts = facts_of(request, name, experiment, results, findings, records)
     files: dict[str, str | bytes] = {
         "figure.png": png(experiment.draw(results)),

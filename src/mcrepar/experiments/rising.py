@@ -12,7 +12,7 @@ SURELY = 3.0  # standard errors of the test images: a step is wrongly called a f
 HOW_RISING = (
     f"The accuracy rises where no step to the next set that is not empty falls by more than {SURELY:g} standard errors "
     "and all steps together gain more than that, means over replications; the errors are those of the sampling of the "
-    "test images, which replications share. It is not told where neither a fall nor the gain is as large."
+    "test images, which replications share. It is inconclusive where neither a fall nor the gain is as large."
 )
 
 

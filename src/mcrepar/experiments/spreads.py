@@ -21,7 +21,7 @@ HOW_JUDGED = (
     "A difference is judged by its 95 % Student interval (degrees of freedom: the fewer replications minus one). At "
     "all thresholds it is higher where none is lower and the interval of their mean is above 0 (those with three "
     "replications, and the error of one of them, for they share their data), and not where one interval is below 0; "
-    "a ratio of variances by the 5 % points of the F distribution on both sides; `not told` is whatever chance "
+    "a ratio of variances by the 5 % points of the F distribution on both sides; `inconclusive` is whatever chance "
     "may have made, or fewer than three replications."
 )
 

@@ -12,6 +12,7 @@ from mcrepar.experiments.replicated import (
     FEW,
     MANY,
     TRUE_DRAWS,
+    WEAK,
     Settings,
     Study,
     accuracies,
@@ -154,4 +155,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     tell=tell,
     check=check,
+    undecided={"cpu": WEAK},
 )
