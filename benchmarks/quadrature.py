@@ -362,7 +362,9 @@ def main() -> None:
         "wrong with a warning": sum(r["warned"] and not r["refused"] for r in wrong),
         "refused": sum(r["refused"] for r in certain),
         "right with a warning": sum(r["warned"] and not r["wrong"] for r in certain),
-        "largest error": max(r["error"] / (abs(r["expected"]) + 1e-3) for r in certain if not r["wrong"]),
+        "largest error without a warning": max(
+            r["error"] / (abs(r["expected"]) + ABSOLUTE / RELATIVE) for r in certain if not r["warned"]
+        ),
         "seconds": round(time.perf_counter() - began),
         "notable": [r for r in rows if r["wrong"] or r["warned"] or r not in certain],
     }

@@ -7,13 +7,15 @@ which needs more than this library, the rows of families/priors.py, and the peer
 import importlib.util
 import itertools
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from unittest.mock import patch
 from urllib.parse import unquote
 
 import pytest
@@ -159,17 +161,31 @@ def test_a_wrong_command_is_noticed(line, tmp_path, monkeypatch):
 ROWS = [page for page in WRITTEN if page.parent == ROOT and any(build.blocks(page, "py"))]
 
 
-@pytest.mark.parametrize("page", ROWS, ids=name)
-def test_the_row_of_a_prior_is_the_half_normal_law(page):
-    ((_, code),) = build.blocks(page, "py")
-    names = dict(vars(priors))
-    exec(f"(row,) = ({code})", names)
-    with patch.dict(priors.PRIORS, {"half_normal": names["row"]}):
-        p = mcrepar.prior("half_normal", scale=0.7)
-        w = torch.tensor([0.1, 0.5, 3.0], dtype=torch.float64)
-        assert p.log_prob(w).tolist() == pytest.approx(stats.halfnorm(scale=0.7).logpdf(w))
-        assert p.support == priors.HALF_LINE
-        assert mcrepar.explain("gamma", p).method == "exact"
+def test_the_row_of_a_prior_works_where_the_text_says(tmp_path):
+    """Pasted, as it stands, at the end of families/priors.py; README and CONTRIBUTING show the same."""
+    codes = {code for page in ROWS for _, code in build.blocks(page, "py")}
+    assert len(ROWS) == 2
+    (code,) = codes
+    for page in ROWS:
+        assert "at the end of `families/priors.py`" in " ".join(page.read_text().split())
+    copy = tmp_path / "mcrepar"
+    shutil.copytree(ROOT / "src" / "mcrepar", copy, ignore=shutil.ignore_patterns("__pycache__", "app"))
+    with (copy / "families" / "priors.py").open("a") as file:
+        file.write(f"\n\n{code}")
+    program = (
+        "import mcrepar, torch; p = mcrepar.prior('half_normal', scale=0.7); print(p.support);"
+        "print(p.log_prob(torch.tensor([0.1, 0.5, 3.0], dtype=torch.float64)).tolist());"
+        "print(mcrepar.__file__, mcrepar.explain('gamma', 'half_normal').method)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    support, values, (file, method) = *done.stdout.splitlines()[:2], done.stdout.splitlines()[2].split()
+    assert support == str(priors.HALF_LINE)
+    assert json.loads(values) == pytest.approx(stats.halfnorm(scale=0.7).logpdf([0.1, 0.5, 3.0]))
+    assert (Path(file), method) == (copy / "__init__.py", "exact")
 
 
 MIGRATING = DOCS / "migrating.md"
