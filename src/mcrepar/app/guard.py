@@ -6,6 +6,7 @@ point here does not help), nothing is uploaded, and the browser is told to fetch
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -129,5 +130,6 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, status: int) -> No
         await receive()
         await send({"type": "websocket.close", "code": 1008})
         return
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": b"refused\n"})
+    with contextlib.suppress(Exception):  # after a malformed body the connection is closed: nobody hears the refusal
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"refused\n"})
