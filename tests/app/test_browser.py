@@ -32,6 +32,7 @@ FAMILIES = {  # the fields that only some families have
     ("lognormal", "pareto"): {"p_alpha": "1.5", "improper": "true"},
     ("normal", "horseshoe"): {"p_softening": "0.5"},
     ("normal", "error"): {"p_power": "2.5"},
+    ("normal", "hierarchical"): {"p_scale": "0.3", "p_loc_scale": "0.8"},
 }
 
 
