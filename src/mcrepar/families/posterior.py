@@ -147,11 +147,26 @@ class Posterior:
     def stddev(self) -> Tensor:
         """The standard deviation of W, elementwise; infinite where it does not exist."""
         if self.form.outer is EXP:
-            first, second = self.raw_moment(1), self.raw_moment(2)
-            return torch.where(second.isinf(), math.inf, (second - first**2).sqrt())
+            return self.variance.sqrt().to(self.dtype)
         stretch = 0 if self.form.outer is LOG else 1
         m1, m2 = (self.noise.moment(Monomial(float(k)) if stretch else Monomial(0.0, k)) for k in (1, 2))
         return self.scale**stretch * (math.sqrt(m2 - m1**2) if math.isfinite(m2) else math.inf)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of W, elementwise; under an exponential outer map in double precision, without cancellation.
+
+        Var e^v = (E e^v)^2 (exp(log E e^2v - 2 log E e^v) - 1)
+        """
+        if self.form.outer is not EXP:
+            return self.stddev.square()
+        wide = torch.float32 if self.device.type == "mps" else torch.float64
+        scale = self.scale.to(wide)
+        first, second = self.noise.log_mgf(scale), self.noise.log_mgf(2 * scale)
+        assert first is not None
+        assert second is not None
+        variance: Tensor = (2 * (self.loc + first)).exp() * torch.expm1((second - 2 * first).clamp_min(0.0))
+        return torch.where(second.isinf(), math.inf, variance)
 
     def raw_moment(self, k: int) -> Tensor:
         """E W^k for k = 1 or an exponential outer map, elementwise."""

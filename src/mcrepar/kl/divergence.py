@@ -151,7 +151,7 @@ def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Ten
     if q.form.outer is IDENTITY:
         variance = q.noise.moment(Monomial(2.0)) - q.noise.moment(Monomial(1.0)) ** 2
         return [Product(penalty, Entry(1.0, 0, 2.0, 0, Monomial()), 0.0, variance)], 0.0
-    return [], (penalty * q.stddev.square()).expand(q.shape).sum(dtype=torch.float64)
+    return [], (penalty * q.variance).expand(q.shape).sum(dtype=torch.float64)
 
 
 def _walk(q: Posterior, whole: bool, method: str, estimator: Estimator, generator: torch.Generator | None) -> Walk:
