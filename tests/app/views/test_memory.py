@@ -70,4 +70,4 @@ def test_a_pair_without_a_kl_is_refused():
 
 def test_a_pair_without_a_tuple_offers_what_is_left():
     methods = [row[0] for row in answer(prior="laplace").tables[0].rows]
-    assert methods == ["direct", "stream", "regen"]
+    assert methods == ["direct", "stream", "regen", "quad"]
