@@ -170,6 +170,7 @@ def graph_panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[Graph
                 f"n_mc_iter between 1 and {_LEGIBLE:,}",
             )
     plan, names = explain(q, p), _names(q, p)
+    p = p.over(q.numel)
     plan.choose(Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True))  # raises where there is no tuple
     direct, repar = _estimates(q, p, plan)
     return [
