@@ -373,7 +373,9 @@ def main() -> None:
     print({k: v for k, v in result.items() if k != "notable"})
     out = options.out or (None if options.quick else RESULT)
     if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        for row in result["notable"]:  # JSON has no nan
+            row |= {key: None for key in ("found", "error") if row["refused"]}
+        out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":
