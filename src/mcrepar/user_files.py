@@ -134,7 +134,9 @@ def read_yaml(path: Path, most: int = LARGEST_YAML) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         if isinstance(error, ParameterError):
             raise
-        raise _refused(path, f"it is no YAML ({type(error).__name__}: {error})", "a whole copy") from None
+        raise _refused(
+            path, f"it is no YAML ({type(error).__name__}: {' '.join(str(error).split())})", "a whole copy"
+        ) from None
 
 
 def _too_many(node: Any) -> bool:
