@@ -12,7 +12,7 @@ from tests.conftest import seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar.errors import MethodError
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.variates import Source
 from mcrepar.likelihoods import Normal
 from mcrepar.nn.preactivation import Part, Preactivation, capture
@@ -233,7 +233,6 @@ REFUSED = {
     "parametrized of old": (plain(legacy_norm(nn.Linear(3, 3))), {}, "1: its weight or bias is parametrized"),
     "activation": (plain(nn.ReLU()), {}, NOT_DENSE),
     "convolution": (nn.Conv1d(3, 2, 1), {}, NOT_DENSE),
-    "dictionary": (Named(), {}, NOT_DENSE),
     "shared": (Twice(), {}, "layer: it is used more than once"),
     "tied": (Tied(), {}, "head.weight: it is tied to embedding.weight"),
     "laplace": (plain(), {"posterior": "laplace"}, "under its posterior 'laplace' the output has no law"),
@@ -251,6 +250,13 @@ def test_refused(net, options, message):
     with pytest.raises(MethodError, match=message):
         elbo(bnn, Normal(), x, torch.zeros(4, 3), data_size=4, last_layer_draws=10)
     assert [len(m._forward_hooks) for m in bnn.modules()] == before
+
+
+def test_the_output_of_the_last_layer_is_found_in_a_dictionary():
+    bnn, x, y = mcrepar.bayesian(Named()), torch.zeros(4, 3), torch.zeros(4, 2)
+    with pytest.raises(ParameterError, match="it is a dict.*use output='out'"):
+        elbo(bnn, Normal(), x, y, data_size=4, last_layer_draws=10)
+    assert elbo(bnn, Normal(), x, y, data_size=4, last_layer_draws="exact", output="out").nll.isfinite()
 
 
 @pytest.mark.parametrize("what", ["output", "a slice", "features"])
