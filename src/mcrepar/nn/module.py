@@ -63,10 +63,8 @@ class BayesianModule(nn.Module):
             key = place.name.replace(".", "/")  # a ModuleDict takes no dots
             while hasattr(self.latents, key):  # nor the names of its methods, and "a/b" beside "a.b" is another
                 key += "_"
-            if members:
-                self.latents[key] = RankOne(place, options, members)
-            else:
-                self.latents[key] = Latent(place.name, place.parameter, spread(place), options, place.held)
+            whole = place.name, place.parameter, spread(place), options, place.held
+            self.latents[key] = RankOne(place, options, members) if members else Latent(*whole)
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
         self.calibration = Calibration(net)

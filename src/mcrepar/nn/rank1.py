@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.families.forms import EXP, IDENTITY
+from mcrepar.families.noises import Noise
 from mcrepar.families.parameters import WHOLE
 from mcrepar.families.posterior import Posterior
 from mcrepar.families.posteriors import posterior
@@ -171,7 +172,7 @@ def factor_posterior(name: str, std: float) -> Posterior:
     return posterior(name, concentration=max(1.0, round(high)) if whole else high)
 
 
-def _relative_std(noise: Any) -> float:
+def _relative_std(noise: Noise) -> float:
     first, second = noise.moment(Monomial(1.0)), noise.moment(Monomial(2.0))
     return math.sqrt(max(second / first**2 - 1, 0.0)) if math.isfinite(second) else math.inf
 
