@@ -13,12 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import settings
 from scipy import special, stats
 from scipy.integrate import tanhsinh
 from torch import Tensor
 
 import mcrepar
 from mcrepar.families.parameters import POSITIVE, REAL, UNIT, WHOLE, Parameter
+
+settings.register_profile("same every time", derandomize=True, deadline=None)
+settings.load_profile("same every time")
 
 SCALES = (0.3, 1.2)  # between which the scales of an example lie
 LIMITED = (0.25, 0.95)  # the same as shares of 0.2, where E exp(scale * xi) ends at a scale of 1 (expgamma)

@@ -30,7 +30,7 @@ def extreme(q_name, log_scale, loc, size=1, dtype=torch.float64):
 
 
 def evaluate(q, p, method):
-    """The value, None where it was refused; the gradient and the value are finite where it was not."""
+    """The value, None where it was refused; where it was not, value and gradient are numbers that the dtype holds."""
     draws = None if method in ("auto", "exact", "quad") else 3
     try:
         with warnings.catch_warnings():
@@ -42,8 +42,30 @@ def evaluate(q, p, method):
     gradient = torch.autograd.grad(value, q.learned, materialize_grads=True)
     value = value.detach()
     assert bool(value.isfinite()), (q.name, p.name, method)
-    assert all(bool(g.isfinite().all()) for g in gradient), (q.name, p.name, method, gradient)
+    if not all(bool(g.isfinite().all()) for g in gradient):
+        assert beyond_its_dtype(q, p, method), (q.name, p.name, method, gradient)
     return value
+
+
+def beyond_its_dtype(q, p, method):
+    """Whether the float64 gradient of a float32 posterior is finite and over float32's largest number."""
+    if q.learned[0].dtype == torch.float64:
+        return False
+    learned = [x.detach().double().requires_grad_() for x in q.learned]
+    draws = None if method in ("auto", "exact", "quad") else 3
+    names = ["log_scale" if name == "scale" else name for name in POSTERIORS[q.name].learned]
+    wide = posterior(q.name, **dict(zip(names, learned, strict=True)))
+    value = kl_divergence(wide, p, method, draws, force=True, generator=seeded(1))
+    largest = max(float(g.abs().max()) for g in torch.autograd.grad(value, learned, materialize_grads=True))
+    return torch.finfo(torch.float32).max < largest < math.inf
+
+
+def test_a_gradient_beyond_float32_is_told_from_a_wrong_one():
+    """The mean of lognormal(0, 13) is 3.3e36, and its derivative by log_scale 5.6e38."""
+    q = extreme("lognormal", 2.5625, 0.0, 1, torch.float32)
+    assert evaluate(q, prior("laplace"), "exact") is not None
+    assert beyond_its_dtype(q, prior("laplace"), "exact")
+    assert not beyond_its_dtype(extreme("lognormal", 2.0, 0.0, 1, torch.float32), prior("laplace"), "exact")
 
 
 @given(
@@ -53,7 +75,7 @@ def evaluate(q, p, method):
     size=st.sampled_from([1, 5]),
     dtype=st.sampled_from(DTYPES),
 )
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_every_method_is_finite_or_refuses(pair, log_scale, loc, size, dtype):
     q, p = extreme(pair[0], log_scale, loc, size, dtype), prior(pair[1])
     for method in ("auto", *explain(q, p).methods):
@@ -115,7 +137,7 @@ def test_refusals_of_what_is_infinite():
 
 
 @given(log_scale=st.floats(-15, 10), loc=st.floats(-100, 100))
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_exact_keeps_its_digits(log_scale, loc):
     """Normal x normal and laplace x laplace in float32 against float64: 1e-5 of the largest part."""
     for name in ("normal", "laplace", "logistic"):

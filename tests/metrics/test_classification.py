@@ -93,7 +93,7 @@ def predictions(draw):
     return raw / raw.sum(1, keepdims=True), draw(arrays(np.int64, n, elements=st.integers(0, classes - 1)))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(predictions(), st.randoms(use_true_random=False))
 def test_bounds_and_no_dependence_on_the_order(case, random):
     probs, y = case

@@ -36,7 +36,7 @@ def test_perfect_useless_and_reversed():
     assert (auroc(known, known), auroc([1, 1], [1])) == (0.5, 0.5)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(SCORES, SCORES, st.randoms(use_true_random=False))
 def test_bounds_order_and_symmetry(inside, outside, random):
     before = auroc(inside, outside), aupr(inside, outside), fpr_at_recall(inside, outside)

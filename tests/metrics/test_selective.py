@@ -81,7 +81,7 @@ def test_a_threshold_cannot_part_equal_scores():
 scores = st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.booleans()), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(scores, st.randoms(use_true_random=False))
 def test_bounds_and_no_dependence_on_the_order(rows, random):
     mixed = list(rows)
