@@ -14,7 +14,7 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict
 
 docs: $(READY)
 	$(BIN)/python docs/build.py

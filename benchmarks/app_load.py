@@ -26,7 +26,7 @@ import numpy as np
 from timing import machine
 from websockets.asyncio.client import connect
 
-from mcrepar.app.views import all_views
+from mcrepar.workbench.app.views import all_views
 
 RESULTS = Path(__file__).parent / "results"
 CHANGES = {

@@ -24,7 +24,7 @@ from timing import Timings, machine, take_turns
 from torch import Tensor
 
 import mcrepar
-from mcrepar.kl.graph import saved_bytes
+from mcrepar.inspect.graph import saved_bytes
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results", HERE.parent / "docs" / "figures"

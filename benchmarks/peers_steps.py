@@ -26,7 +26,7 @@ from timing import quiet
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar.kl.graph import saved_bytes
+from mcrepar.inspect.graph import saved_bytes
 from mcrepar.models import model
 
 PRIOR = 0.5

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcrepar.experiments.timed_steps import QUIET
+from timing import QUIET
 
 HERE = Path(__file__).parent
 

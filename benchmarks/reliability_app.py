@@ -25,7 +25,7 @@ from reliability_trial import Part, Trial
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from mcrepar.app.views import all_views
+from mcrepar.workbench.app.views import all_views
 
 SECONDS = 10.0  # in which a request is answered, or an honest question after it
 START_SECONDS = 180.0  # in which a server that has just started has computed what it computes once

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from mcrepar.experiments.machine import cpu_name
-from mcrepar.experiments.timed_steps import QUIET, seconds_of_others
+sys.path.append(str(Path(__file__).parents[1]))  # the experiments measure the machine in the same way
+
+from experiments.machine import QUIET, cpu_name, seconds_of_others
 
 Timings = dict[str, dict[str, Any]]
 

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))  # for experiments/, which is not installed
 DOCS = ROOT / "docs"
 BUILD = ROOT / "build"
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "experiments" / "results"
 SHOWN = ("cpu", "paper")  # scales whose results are shown; tiny ones only show that the code runs
 TABLE = "<!-- the table is put here by docs/build.py -->"
 CLAIMS = "<!-- the results are put here by docs/build.py -->"
@@ -68,8 +69,8 @@ def draw_figures() -> None:
 
 def stage(folder: Path = BUILD) -> None:
     """Write the pages into folder/docs, as the code and the results have them, and their configuration beside them."""
-    from mcrepar.kl.render import render_table
-    from mcrepar.kl.table import table1
+    from mcrepar.inspect.render import render_table
+    from mcrepar.inspect.table1 import table1
 
     pages = folder / "docs"
     shutil.rmtree(pages, ignore_errors=True)
@@ -100,8 +101,8 @@ def configuration(text: str, results: Sequence[str]) -> str:
 
 def stage_results(folder: Path, results: Path = RESULTS) -> str:
     """Copy page and figure of every experiment that was run into a folder; the table that links them, in Markdown."""
-    from mcrepar.experiments.catalogue import EXPERIMENTS
-    from mcrepar.experiments.experiment import markdown
+    from experiments.catalogue import EXPERIMENTS
+    from experiments.experiment import markdown
 
     folder.mkdir()
     rows = []

@@ -20,8 +20,8 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 import mcrepar
-from mcrepar.cli import main as mcrepar_command
-from mcrepar.kl.graph import saved_bytes
+from mcrepar.inspect.graph import saved_bytes
+from mcrepar.workbench.cli import main as mcrepar_command
 
 
 def compare_methods() -> None:

@@ -19,7 +19,7 @@ from scipy.integrate import tanhsinh
 from torch import Tensor
 
 import mcrepar
-from mcrepar.families.parameters import POSITIVE, REAL, UNIT, WHOLE, Parameter
+from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, WHOLE, Parameter
 
 settings.register_profile("same every time", derandomize=True, deadline=None)
 settings.load_profile("same every time")

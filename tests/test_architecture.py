@@ -10,40 +10,46 @@ import mcrepar
 from mcrepar import POSTERIORS, PRIORS
 
 SRC = Path(mcrepar.__file__).parent
-FILES = sorted(SRC.rglob("*.py"))
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+FILES = [*sorted(SRC.rglob("*.py")), *sorted(EXPERIMENTS.glob("*.py"))]
 
 # Imports go one way: from a higher layer to a lower one, or inside one part.
 LAYERS = {
-    "families": 0,
-    "kl": 1,
-    "nn": 2,
+    "distributions": 0,
+    "divergence": 1,
     "likelihoods": 1,
+    "inspect": 2,
+    "nn": 2,
     "objective": 3,
     "prediction": 3,
     "optim": 3,
     "paper": 4,
-    "training": 4,
-    "experiments": 5,
-    "app": 6,
-    "cli": 7,
-    "__main__": 8,
+    "workbench": 5,
+    "__main__": 6,
+    "experiments": 6,
 }
-EVERYWHERE = {"errors", "option_values", "user_files"}  # all may import these
+EVERYWHERE = {"errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
 FAMILIES = {*POSTERIORS, *PRIORS}
 LIGHT = (
     "__init__",
     "__main__",
-    "cli",
     "errors",
-    "option_values",
     "user_files",
+    "validation",
+    "workbench/__init__",
+    "workbench/cli",
 )  # importing these must not import torch
 
 
+def place(path: Path) -> str:
+    """nn/module.py of the package, experiments/fig1.py beside it."""
+    return path.relative_to(SRC if path.is_relative_to(SRC) else EXPERIMENTS.parent).as_posix()
+
+
 def part(module: str) -> str:
-    """mcrepar.kl.plan -> kl; mcrepar -> the package itself, ''."""
-    return module.partition("mcrepar.")[2].partition(".")[0]
+    """mcrepar.divergence.plan -> divergence; experiments.fig1 -> experiments; mcrepar -> the package itself, ''."""
+    return module.removeprefix("mcrepar").removeprefix(".").partition(".")[0]
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -59,7 +65,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def wrong_directions(own: str, tree: ast.AST) -> list[str]:
     wrong = []
     for module in imports(tree):
-        if module.partition(".")[0] != "mcrepar":
+        if module.partition(".")[0] not in ("mcrepar", "experiments"):
             continue
         other = part(module)
         if other in {*EVERYWHERE, "__version__", own}:
@@ -69,7 +75,7 @@ def wrong_directions(own: str, tree: ast.AST) -> list[str]:
         elif other in LAYERS:
             right = LAYERS.get(own, -1) > LAYERS[other]
         else:  # the public names, through the package itself
-            right = LAYERS.get(own, -1) >= LAYERS["experiments"]
+            right = LAYERS.get(own, -1) >= LAYERS["workbench"]
         if not right:
             wrong.append(module)
     return wrong
@@ -99,19 +105,19 @@ def imported_at_the_top(tree: ast.Module) -> set[str]:
     return {m.partition(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom) for m in imports(n)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+@pytest.mark.parametrize("path", FILES, ids=place)
 def test_imports_go_one_way(path):
-    own = path.relative_to(SRC).parts[0].removesuffix(".py")
+    own = place(path).partition("/")[0].removesuffix(".py")
     if own == "__init__":
         pytest.skip("it names all parts, lazily")
     assert own in {*LAYERS, *PLAIN, *EVERYWHERE}, "a new part: give it a layer"
     assert wrong_directions(own, ast.parse(path.read_text())) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+@pytest.mark.parametrize("path", FILES, ids=place)
 def test_nothing_forbidden(path):
-    inside_families = path.relative_to(SRC).parts[0] == "families"
-    assert forbidden(ast.parse(path.read_text()), inside_families) == []
+    inside = place(path).startswith("distributions/")
+    assert forbidden(ast.parse(path.read_text()), inside) == []
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -123,14 +129,15 @@ def test_light_modules_import_no_torch(name):
 @pytest.mark.parametrize(
     ("own", "code"),
     [
-        ("families", "from mcrepar.kl.plan import explain"),
-        ("families", "def f():\n    import mcrepar.kl"),
-        ("kl", "import mcrepar"),
-        ("kl", "from mcrepar import nn"),
-        ("kl", "from mcrepar.models import alexnet"),
+        ("distributions", "from mcrepar.divergence.plan import explain"),
+        ("distributions", "def f():\n    import mcrepar.divergence"),
+        ("divergence", "import mcrepar"),
+        ("divergence", "from mcrepar import nn"),
+        ("divergence", "from mcrepar.models import alexnet"),
         ("objective", "from mcrepar.prediction import predict"),
-        ("models", "from mcrepar.families.priors import prior"),
+        ("models", "from mcrepar.distributions.priors import prior"),
         ("metrics", "from mcrepar.plots import curve"),
+        ("workbench", "import experiments.fig1"),
     ],
 )
 def test_a_wrong_direction_is_noticed(own, code):
@@ -140,11 +147,11 @@ def test_a_wrong_direction_is_noticed(own, code):
 @pytest.mark.parametrize(
     ("own", "code"),
     [
-        ("kl", "from mcrepar.families.priors import prior"),
-        ("kl", "from mcrepar.kl.plan import explain\nimport torch"),
+        ("divergence", "from mcrepar.distributions.priors import prior"),
+        ("divergence", "from mcrepar.divergence.plan import explain\nimport torch"),
         ("models", "from mcrepar.errors import ParameterError"),
-        ("training", "from mcrepar.models import alexnet"),
-        ("cli", "import mcrepar"),
+        ("workbench", "from mcrepar.models import alexnet"),
+        ("experiments", "from mcrepar import kl"),
     ],
 )
 def test_a_right_direction_is_not(own, code):

@@ -1,7 +1,7 @@
 """The documentation: code blocks run, links lead somewhere, tables are whole, the built site asks no other host.
 
 What runs of the code: all of `python`; of `sh` what is cheap, while the rest is parsed and checked in full; of `py`,
-which needs more than this library, the rows of families/priors.py, and the peers' lines where the peers are installed.
+which needs more than this library, the rows of distributions/priors.py, and the peers' lines where the peers are installed.
 """
 
 import importlib.util
@@ -24,13 +24,13 @@ import yaml
 from scipy import stats
 
 import mcrepar
-from mcrepar import cli
-from mcrepar.experiments.catalogue import EXPERIMENTS, find
-from mcrepar.families import priors
-from mcrepar.kl.render import score_line
-from mcrepar.kl.table import table1
-from mcrepar.training.arguments import read_arguments
-from mcrepar.training.config import TrainConfig
+from experiments.catalogue import EXPERIMENTS, find
+from mcrepar.distributions import priors
+from mcrepar.inspect.render import score_line
+from mcrepar.inspect.table1 import table1
+from mcrepar.workbench import cli
+from mcrepar.workbench.training.arguments import read_arguments
+from mcrepar.workbench.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -162,15 +162,15 @@ ROWS = [page for page in WRITTEN if page.parent == ROOT and any(build.blocks(pag
 
 
 def test_the_row_of_a_prior_works_where_the_text_says(tmp_path):
-    """Pasted, as it stands, at the end of families/priors.py; README and CONTRIBUTING show the same."""
+    """Pasted, as it stands, at the end of distributions/priors.py; README and CONTRIBUTING show the same."""
     codes = {code for page in ROWS for _, code in build.blocks(page, "py")}
     assert len(ROWS) == 2
     (code,) = codes
     for page in ROWS:
-        assert "at the end of `families/priors.py`" in " ".join(page.read_text().split())
+        assert "at the end of `distributions/priors.py`" in " ".join(page.read_text().split())
     copy = tmp_path / "mcrepar"
     shutil.copytree(ROOT / "src" / "mcrepar", copy, ignore=shutil.ignore_patterns("__pycache__", "app"))
-    with (copy / "families" / "priors.py").open("a") as file:
+    with (copy / "distributions" / "priors.py").open("a") as file:
         file.write(f"\n\n{code}")
     program = (
         "import mcrepar, torch; p = mcrepar.prior('half_normal', scale=0.7); print(p.support);"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar.likelihoods import Likelihood, Normal
 from mcrepar.nn.preactivation import capture
 from mcrepar.objective import elbo
+from tests.conftest import seeded
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import distributions as td
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from tests.conftest import seeded
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,6 +15,7 @@ import mcrepar
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Normal
 from mcrepar.objective import elbo, kl_weight
+from tests.conftest import seeded
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-from tests.conftest import seeded
 from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, likelihoods, prior
 from mcrepar.nn.latent import Latent
 from mcrepar.optim import NaturalGradient, _curvature, groups
+from tests.conftest import seeded
 
 D = torch.float64
 

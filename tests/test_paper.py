@@ -29,7 +29,7 @@ def test_figure_1():
     estimators = {(o.estimator.method, o.estimator.n_mc_iter) for o in (m.options for m in model.latents.values())}
     assert estimators == {("repar", 1000)}
     for latent in model.latents.values():  # a thousand draws of two million numbers are for another day
-        object.__setattr__(latent.options, "estimator", mcrepar.kl.estimator.Estimator("repar", 2))
+        object.__setattr__(latent.options, "estimator", mcrepar.divergence.methods.Estimator("repar", 2))
     logits, kl = model(torch.randn(2, 3, 32, 32))
     assert logits.shape == (2, 10)
     assert kl.dim() == 0

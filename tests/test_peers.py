@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
-from tests.conftest import example_posterior, seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import POSTERIORS, bayesian, kl, prior
+from tests.conftest import example_posterior, seeded, z_score
 
 
 def mlp() -> nn.Sequential:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-from tests.conftest import seeded
 from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Normal
 from mcrepar.prediction import Classes, Prediction, predict
+from tests.conftest import seeded
 
 
 def network(outputs=3, inputs=4, seed=0, **options):

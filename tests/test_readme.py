@@ -46,8 +46,8 @@ def test_linked_files_exist(target):
 
 def test_table_of_the_readme_is_the_planners():
     from mcrepar import POSTERIORS, PRIORS
-    from mcrepar.kl.render import score
-    from mcrepar.kl.table import table1
+    from mcrepar.inspect.render import score
+    from mcrepar.inspect.table1 import table1
 
     text = README.read_text()
     posteriors, priors = (

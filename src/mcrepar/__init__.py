@@ -23,21 +23,20 @@ _HOMES = {
         "TaylorWarning",
         "UnknownFamilyError",
     ),
-    "mcrepar.families.posterior": ("Posterior",),
-    "mcrepar.families.posteriors": ("POSTERIORS", "posterior"),
-    "mcrepar.families.prior": ("Prior",),
-    "mcrepar.families.priors": ("PRIORS", "prior"),
-    "mcrepar.kl.divergence": ("kl_divergence",),
-    "mcrepar.kl.plan": ("Plan", "explain"),
-    "mcrepar.nn.module": ("BayesianModule", "bayesian"),
+    "mcrepar.distributions.posterior": ("Posterior",),
+    "mcrepar.distributions.posteriors": ("POSTERIORS", "posterior"),
+    "mcrepar.distributions.prior": ("Prior",),
+    "mcrepar.distributions.priors": ("PRIORS", "prior"),
+    "mcrepar.divergence.kl": ("kl_divergence",),
+    "mcrepar.divergence.plan": ("Plan", "explain"),
+    "mcrepar.nn.module": ("BayesianModule", "bayesian", "kl"),
     "mcrepar.nn.saving": ("load", "save"),
     "mcrepar.objective": ("Elbo", "elbo", "kl_weight"),
     "mcrepar.prediction": ("Prediction", "predict"),
 }
 _MODULES = (
     "data",
-    "families",
-    "kl",
+    "distributions",
     "likelihoods",
     "metrics",
     "models",
@@ -45,7 +44,7 @@ _MODULES = (
     "optim",
     "paper",
     "plots",
-    "training",
+    "workbench",
 )  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -53,8 +52,7 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from mcrepar import data as data
-    from mcrepar import families as families
-    from mcrepar import kl as kl
+    from mcrepar import distributions as distributions
     from mcrepar import likelihoods as likelihoods
     from mcrepar import metrics as metrics
     from mcrepar import models as models
@@ -62,7 +60,16 @@ if TYPE_CHECKING:
     from mcrepar import optim as optim
     from mcrepar import paper as paper
     from mcrepar import plots as plots
-    from mcrepar import training as training
+    from mcrepar import workbench as workbench
+    from mcrepar.distributions.posterior import Posterior as Posterior
+    from mcrepar.distributions.posteriors import POSTERIORS as POSTERIORS
+    from mcrepar.distributions.posteriors import posterior as posterior
+    from mcrepar.distributions.prior import Prior as Prior
+    from mcrepar.distributions.priors import PRIORS as PRIORS
+    from mcrepar.distributions.priors import prior as prior
+    from mcrepar.divergence.kl import kl_divergence as kl_divergence
+    from mcrepar.divergence.plan import Plan as Plan
+    from mcrepar.divergence.plan import explain as explain
     from mcrepar.errors import CollapseWarning as CollapseWarning
     from mcrepar.errors import InfiniteKLError as InfiniteKLError
     from mcrepar.errors import InfiniteVarianceError as InfiniteVarianceError
@@ -75,17 +82,9 @@ if TYPE_CHECKING:
     from mcrepar.errors import SupportMismatchError as SupportMismatchError
     from mcrepar.errors import TaylorWarning as TaylorWarning
     from mcrepar.errors import UnknownFamilyError as UnknownFamilyError
-    from mcrepar.families.posterior import Posterior as Posterior
-    from mcrepar.families.posteriors import POSTERIORS as POSTERIORS
-    from mcrepar.families.posteriors import posterior as posterior
-    from mcrepar.families.prior import Prior as Prior
-    from mcrepar.families.priors import PRIORS as PRIORS
-    from mcrepar.families.priors import prior as prior
-    from mcrepar.kl.divergence import kl_divergence as kl_divergence
-    from mcrepar.kl.plan import Plan as Plan
-    from mcrepar.kl.plan import explain as explain
     from mcrepar.nn.module import BayesianModule as BayesianModule
     from mcrepar.nn.module import bayesian as bayesian
+    from mcrepar.nn.module import kl as kl
     from mcrepar.nn.saving import load as load
     from mcrepar.nn.saving import save as save
     from mcrepar.objective import Elbo as Elbo

@@ -1,6 +1,6 @@
 """`python -m mcrepar` is the command `mcrepar`."""
 
-from mcrepar.cli import main
+from mcrepar.workbench.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

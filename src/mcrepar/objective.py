@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from mcrepar.divergence.draws import new_seed
+from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.kl.draws import new_seed
-from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
-from mcrepar.nn.module import random_parts, total_kl
+from mcrepar.nn.module import kl as total_kl
+from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import Output, from_numpy, the_tensor
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.threads import Lock

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.noises import Noise
+from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.families.noises import Noise
-from mcrepar.kl.estimator import whole_number
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import random_parts
 

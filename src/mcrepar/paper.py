@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.errors import ParameterError
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.priors import prior as prior_of
 from mcrepar.models import MODELS, model
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.layers import bayesian_class
-from mcrepar.nn.module import BayesianModule, bayesian, total_kl
+from mcrepar.nn.module import BayesianModule, bayesian, kl
 
 PRINTED = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Linear")
 
@@ -196,4 +196,4 @@ def get_kl_loss(model: nn.Module) -> Tensor:
     >>> get_kl_loss(nn.Sequential(bayes_layers.Linear(3, 2, n_mc_iter=5), nn.ReLU())).shape
     torch.Size([])
     """
-    return total_kl(model)
+    return kl(model)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.assembled import one_draw

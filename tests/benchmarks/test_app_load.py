@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcrepar.app.views import all_views
+from mcrepar.workbench.app.views import all_views
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "app_load.py"
 

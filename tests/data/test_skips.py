@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.data.test_folder import picture
-from tests.data.test_nifti import SIZE, study
 
 from mcrepar.data import load
 from mcrepar.errors import ParameterError
+from tests.data.test_folder import picture
+from tests.data.test_nifti import SIZE, study
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Made-up rows of replicated trainings, for tests of what is judged."""
 
-from mcrepar.experiments.trained import TAUS
+from experiments.trained import TAUS
 
 
 def made_up(study: str, draws: int | None, replication: int, accuracy: float, share: float = 0.8) -> dict:

@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from mcrepar.cli import main
+from experiments.catalogue import EXPERIMENTS, find
+from experiments.experiment import SCALES
 from mcrepar.errors import ParameterError
-from mcrepar.experiments.catalogue import EXPERIMENTS, find
-from mcrepar.experiments.experiment import SCALES
+from mcrepar.workbench.cli import main
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -36,7 +36,7 @@ def test_list(capsys):
 def test_list_and_help_do_not_import_torch():
     code = (
         "import sys\n"
-        "from mcrepar.cli import main\n"
+        "from mcrepar.workbench.cli import main\n"
         "main(['reproduce', 'list'])\n"
         "try: main(['reproduce', '--help'])\n"
         "except SystemExit as stop: assert not stop.code\n"

@@ -1,9 +1,9 @@
 import pytest
+
+from experiments.convergence import EXPERIMENT, curve, draw, judge, tell
+from experiments.experiment import Results
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.experiments.convergence import EXPERIMENT, curve, draw, judge, tell
-from mcrepar.experiments.experiment import Results
 
 
 def results(accuracies: dict, wide: float = 0.001) -> Results:

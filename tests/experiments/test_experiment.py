@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mcrepar.experiments.catalogue import EXPERIMENTS, find
-from mcrepar.experiments.experiment import Finding, Request, Results, markdown, part_seed, verdict
+from experiments.catalogue import EXPERIMENTS, find
+from experiments.experiment import Finding, Request, Results, markdown, part_seed, verdict
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_scale_that_cannot_decide_decides_nothing_of_the_paper():
 
 @pytest.mark.parametrize(("name", "scale"), UNDECIDED)
 def test_stored_results_say_that_their_scale_cannot_decide(name, scale):
-    folder = Path(__file__).parents[2] / "results" / name
+    folder = Path(__file__).parents[2] / "experiments" / "results" / name
     facts, page = json.loads((folder / "result.json").read_text()), (folder / "README.md").read_text()
     assert facts["scale"] == scale
     assert facts["verdict"] == "inconclusive at this scale"

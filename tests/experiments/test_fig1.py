@@ -1,10 +1,10 @@
 import pytest
-from tests.experiments.tiny import tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig1 import EXPERIMENT, MANY, draw, judge, lines, ratios, tell
-from mcrepar.experiments.memory_budget import random_weights
+from experiments.experiment import Results
+from experiments.fig1 import EXPERIMENT, MANY, draw, judge, lines, ratios, tell
 from mcrepar.models import MODELS
+from mcrepar.workbench.app.memory_budget import random_weights
+from tests.experiments.tiny import tiny
 
 LINES = {"accumulate": (1, 3), "repar": (1, 20)}
 

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig2_left import EXPERIMENT, deviations, judge, relative_errors
+from experiments.experiment import Results
+from experiments.fig2_left import EXPERIMENT, deviations, judge, relative_errors
+from tests.experiments.tiny import held, tiny
 
 
 @pytest.fixture(scope="module")

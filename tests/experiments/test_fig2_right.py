@@ -1,20 +1,20 @@
 from dataclasses import replace
 
 import pytest
-from tests.experiments.tiny import tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig2_right import EXPERIMENT, PAPER, SMALLER, judge
-from mcrepar.experiments.largest_draws import (
+from experiments.experiment import Results
+from experiments.fig2_right import EXPERIMENT, PAPER, SMALLER, judge
+from experiments.largest_draws import (
     GIB,
     bytes_per_draw,
-    largest,
     network_line,
     predictions,
     size_text,
     volume_table,
 )
 from mcrepar.models import MODELS
+from mcrepar.workbench.app.memory_budget import largest
+from tests.experiments.tiny import tiny
 
 
 @pytest.fixture(scope="module")

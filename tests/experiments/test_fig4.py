@@ -1,9 +1,9 @@
 import pytest
 import torch
-from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig4 import EXPERIMENT, judge, line, looped, tupled
+from experiments.experiment import Results
+from experiments.fig4 import EXPERIMENT, judge, line, looped, tupled
+from tests.experiments.tiny import held, tiny
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 import pytest
-from tests.experiments.tiny import tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig6 import EXPERIMENT, draw, fitting, judge, tell
-from mcrepar.experiments.largest_draws import GIB
+from experiments.experiment import Results
+from experiments.fig6 import EXPERIMENT, draw, fitting, judge, tell
+from experiments.largest_draws import GIB
 from mcrepar.models import MODELS
+from tests.experiments.tiny import tiny
 
 
 def row(network: str, share: float = 0.2, faster: float = 6.0, growth: float = 1.0, busy: float = 0.0) -> dict:

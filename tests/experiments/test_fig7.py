@@ -2,17 +2,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from experiments import convergence, fig8_left, replicated
+from experiments.compared import parts, runs, training_of
+from experiments.experiment import Bench, Finding, Part, Results, part_seed
+from experiments.fig7 import EXPERIMENT, draw, tell
+from experiments.fig7_claims import LABELS, OF_WHOM, SENTENCES, judge
+from experiments.store import fingerprint
+from experiments.trained import TAUS
+from mcrepar.models import MODELS, model
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.experiments import convergence, fig8_left, replicated
-from mcrepar.experiments.compared import parts, runs, training_of
-from mcrepar.experiments.experiment import Bench, Finding, Part, Results, part_seed
-from mcrepar.experiments.fig7 import EXPERIMENT, draw, tell
-from mcrepar.experiments.fig7_claims import LABELS, OF_WHOM, SENTENCES, judge
-from mcrepar.experiments.store import fingerprint
-from mcrepar.experiments.trained import TAUS
-from mcrepar.models import MODELS, model
 
 CPU = EXPERIMENT.settings["cpu"]
 RIGHT = {"deterministic": 0.87, "radial": 0.885, "normal": 0.86, "radial-whole": 0.865, "normal-whole": 0.1,

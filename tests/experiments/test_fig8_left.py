@@ -1,9 +1,9 @@
 import pytest
+
+from experiments.experiment import Results, verdict
+from experiments.fig8_left import EXPERIMENT, judge, tell
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.experiments.experiment import Results, verdict
-from mcrepar.experiments.fig8_left import EXPERIMENT, judge, tell
 
 
 def results(accuracy: dict, wide: dict | None = None) -> Results:

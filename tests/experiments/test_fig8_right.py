@@ -1,9 +1,9 @@
 import pytest
+
+from experiments.experiment import Results
+from experiments.fig8_right import EXPERIMENT, judge
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.fig8_right import EXPERIMENT, judge
 
 
 def test_tiny(tmp_path):

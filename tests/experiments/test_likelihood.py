@@ -1,10 +1,10 @@
 import dataclasses
 
 import pytest
-from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.likelihood import EXPERIMENT, deviations, judge, split
+from experiments.experiment import Results
+from experiments.likelihood import EXPERIMENT, deviations, judge, split
+from tests.experiments.tiny import held, tiny
 
 
 @pytest.fixture(scope="module")

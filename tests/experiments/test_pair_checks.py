@@ -2,10 +2,9 @@ import dataclasses
 
 import pytest
 from scipy import stats
-from tests.conftest import integral as scipy_integral
 
 import mcrepar
-from mcrepar.experiments.pair_checks import (
+from experiments.pair_checks import (
     divergence_ratio,
     example,
     integral,
@@ -15,7 +14,8 @@ from mcrepar.experiments.pair_checks import (
     sampled_z,
     tuples,
 )
-from mcrepar.families.prior import LogDensity
+from mcrepar.distributions.prior import LogDensity
+from tests.conftest import integral as scipy_integral
 
 
 def test_the_quadrature_is_that_of_scipy():
@@ -38,7 +38,7 @@ def test_right_pairs_pass(q, p):
 
 
 def test_a_wrong_kl_is_noticed(monkeypatch):
-    from mcrepar.experiments import pair_checks
+    from experiments import pair_checks
 
     right = pair_checks.kl_divergence
     monkeypatch.setattr(pair_checks, "kl_divergence", lambda *args, **kw: right(*args, **kw) * 1.02 + 0.02)

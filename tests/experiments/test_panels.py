@@ -1,4 +1,4 @@
-from mcrepar.experiments.panels import panels
+from experiments.panels import panels
 from mcrepar.plots import png
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mcrepar.experiments.power_law import Power, power, spread_error
+from experiments.power_law import Power, power, spread_error
 
 
 def test_the_slope_and_its_error():

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import mcrepar
+from experiments.published_noise import PublishedNetwork, published_noise
 from mcrepar.errors import MethodError
-from mcrepar.experiments.published_noise import PublishedNetwork, published_noise
 
 
 def network(bias: bool = False) -> mcrepar.BayesianModule:

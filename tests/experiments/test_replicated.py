@@ -1,8 +1,8 @@
 import pytest
 
-from mcrepar.experiments import convergence, fig8_left, fig8_right, table2
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.replicated import Study, ended, groups, parts
+from experiments import convergence, fig8_left, fig8_right, table2
+from experiments.experiment import Results
+from experiments.replicated import Study, ended, groups, parts
 
 
 def test_runs_that_diverged_are_left_out():

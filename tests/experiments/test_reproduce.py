@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from mcrepar.cli import main
+from experiments import catalogue, reproduce, store
+from experiments.experiment import Bench, Experiment, Finding, Part, Request
 from mcrepar.errors import ParameterError
-from mcrepar.experiments import catalogue, reproduce, store
-from mcrepar.experiments.experiment import Bench, Experiment, Finding, Part, Request
+from mcrepar.workbench.cli import main
 
 
 @dataclass(frozen=True)

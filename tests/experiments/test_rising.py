@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from mcrepar.experiments.rising import SURELY, rises, step_error
-from mcrepar.experiments.trained import TAUS
+from experiments.rising import SURELY, rises, step_error
+from experiments.trained import TAUS
 
 SHELLS = (1000, 1500, 1500, 1500, 1500, 1500, 800, 400, 300)  # images between two thresholds; the last are above all
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mcrepar.experiments.spreads import (
+from experiments.spreads import (
     STUDENT,
     VARIANCES,
     Difference,

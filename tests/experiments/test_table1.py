@@ -1,14 +1,14 @@
 import dataclasses
 
 import pytest
+
+from experiments import table1 as experiment
+from experiments.experiment import Bench, Part, Results
+from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.errors import NoFiniteTupleError
+from mcrepar.inspect.table1 import table1
 from tests.experiments.test_pair_checks import without_log
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.errors import NoFiniteTupleError
-from mcrepar.experiments import table1 as experiment
-from mcrepar.experiments.experiment import Bench, Part, Results
-from mcrepar.kl.table import table1
-from mcrepar.kl.verdicts import VERDICTS
 
 TINY = experiment.EXPERIMENT.settings["tiny"]
 

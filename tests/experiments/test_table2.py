@@ -1,10 +1,10 @@
 import pytest
+
+from experiments.experiment import Results
+from experiments.table2 import EXPERIMENT, draw, judge, tell
+from mcrepar.workbench.cli import main
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
-
-from mcrepar.cli import main
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.table2 import EXPERIMENT, draw, judge, tell
 
 
 def results(gain: float, wide: float = 0.01) -> Results:

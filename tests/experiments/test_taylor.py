@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from tests.experiments.tiny import held, tiny
 
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.taylor import (
+from experiments.experiment import Results
+from experiments.taylor import (
     EXPERIMENT,
     best,
     diverges,
@@ -17,6 +16,7 @@ from mcrepar.experiments.taylor import (
     rises,
     softplus_series,
 )
+from tests.experiments.tiny import held, tiny
 
 
 @pytest.fixture(scope="module")

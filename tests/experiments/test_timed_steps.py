@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from mcrepar.experiments import timed_steps, training_step
-from mcrepar.experiments.timed_steps import accumulate, busy_parts, timed, told_busy
-from mcrepar.experiments.training_step import TrainingStep
+from experiments import timed_steps, training_step
+from experiments.timed_steps import accumulate, busy_parts, timed, told_busy
+from experiments.training_step import TrainingStep
 
 
 def test_cases_take_turns():

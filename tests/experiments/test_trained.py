@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from experiments import trained as module
+from experiments.experiment import Bench
+from experiments.replicated import ADRENAL, BRAIN, IMAGES
+from experiments.trained import DETERMINISTIC, TAUS, confidence_set, need_data, outside, trained
 from mcrepar.errors import ParameterError
-from mcrepar.experiments import trained as module
-from mcrepar.experiments.experiment import Bench
-from mcrepar.experiments.replicated import ADRENAL, BRAIN, IMAGES
-from mcrepar.experiments.trained import DETERMINISTIC, TAUS, confidence_set, need_data, outside, trained
-from mcrepar.training import loop
-from mcrepar.training.folder import RunFolder
-from mcrepar.training.stops import Caught, Diverged
+from mcrepar.workbench.training import loop
+from mcrepar.workbench.training.folder import RunFolder
+from mcrepar.workbench.training.stops import Caught, Diverged
 
 QUICK = replace(BRAIN["tiny"], asked=3)
 
@@ -60,7 +60,7 @@ def test_a_training_that_was_interrupted_goes_on(whole, tmp_path, monkeypatch):
 
 def test_a_training_is_found_again_and_asked_once(whole, monkeypatch):
     folder, row = whole
-    monkeypatch.setattr("mcrepar.experiments.trained.answers", lambda *_: pytest.fail("it was asked again"))
+    monkeypatch.setattr("experiments.trained.answers", lambda *_: pytest.fail("it was asked again"))
     (run,) = (folder / "runs").iterdir()
     before = (run / "log.csv").stat().st_mtime_ns
     assert trained(QUICK, bench(folder)) == row

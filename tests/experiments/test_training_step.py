@@ -1,10 +1,10 @@
 import pytest
 import torch
-from tests.conftest import example_posterior, example_prior
 
 import mcrepar
-from mcrepar.experiments import training_step
-from mcrepar.experiments.training_step import TrainingStep, device, looped_kl
+from experiments import training_step
+from experiments.training_step import TrainingStep, device, looped_kl
+from tests.conftest import example_posterior, example_prior
 
 
 @pytest.mark.parametrize("name", ["normal", "radial", "laplace"])

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from tests.experiments.tiny import tiny
 
 import mcrepar
-from mcrepar.experiments.estimate_law import variances
-from mcrepar.experiments.estimate_noise import DISTANCE
-from mcrepar.experiments.experiment import Results
-from mcrepar.experiments.variance import EXPERIMENT, judge
+from experiments.estimate_noise import DISTANCE
+from experiments.experiment import Results
+from experiments.variance import EXPERIMENT, judge
+from mcrepar.workbench.app.estimate_law import variances
+from tests.experiments.tiny import tiny
 
 
 @pytest.fixture(scope="module")

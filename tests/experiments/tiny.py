@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from mcrepar.experiments.experiment import Request
-from mcrepar.experiments.reproduce import reproduce
+from experiments.experiment import Request
+from experiments.reproduce import reproduce
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
-from tests.models.conftest import images, reduced, weights_and_norms
 from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError
 from mcrepar.models import MODELS, model
+from tests.models.conftest import images, reduced, weights_and_norms
 
 COUNTS = {  # in millions, for 10 classes and 3 channels: two numbers per weight, no biases, norm layers once
     "alexnet": 4.35,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
+
+from tests.conftest import seeded
 
 
 class Tied(nn.Module):

@@ -1,8 +1,9 @@
 """Networks for the tests of save and load, and when two of them are the same. Import from tests.nn.saved_networks."""
 
 import torch
-from tests.conftest import seeded
 from torch import nn
+
+from tests.conftest import seeded
 
 
 def small(seed=0, dtype=torch.float32):

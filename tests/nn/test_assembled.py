@@ -9,12 +9,12 @@ import warnings
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, predict
 from mcrepar.nn import calibrate
+from tests.conftest import seeded
 
 
 def randn(*shape: int, seed: int = 1) -> Tensor:

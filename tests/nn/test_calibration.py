@@ -10,13 +10,13 @@ import warnings
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, predict
 from mcrepar.nn import folder
 from mcrepar.nn.description import Shelf, describe_random, describe_tree
+from tests.conftest import seeded
 
 
 def network(norm: type[nn.Module] = nn.BatchNorm2d, **options) -> nn.Sequential:

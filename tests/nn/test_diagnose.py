@@ -9,12 +9,12 @@ import warnings
 import pytest
 import torch
 from scipy import integrate, optimize
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import CollapseWarning, ParameterError, bayesian, posterior, prior
 from mcrepar.nn.diagnose import excess, hierarchy
+from tests.conftest import seeded
 
 
 def network(**options) -> mcrepar.BayesianModule:

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
-from tests.nn.networks import Shared, Tied
 from torch import nn
 from torch.nn.utils import prune
 
 import mcrepar
 from mcrepar import MethodError, bayesian, kl
+from tests.nn.networks import Shared, Tied
 
 
 def test_tied_weights_are_one_latent_drawn_and_counted_once():

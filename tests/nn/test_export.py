@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, predict
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.nn import ensemble
+from tests.conftest import seeded
 
 X = torch.randn(6, 2, 6, 6, generator=seeded(1))
 BATCH = 3 + 2 * torch.randn(16, 2, 6, 6, generator=seeded(2))

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import seeded
-from tests.nn.saved_networks import assert_same, shaken, small
 
 import mcrepar
 from mcrepar import McreparError
 from mcrepar.nn import folder as folders
 from mcrepar.nn.saving import load, save
+from tests.conftest import seeded
+from tests.nn.saved_networks import assert_same, shaken, small
 
 
 def test_a_second_save_replaces_the_first_and_nothing_else(tmp_path):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import bayesian, kl, predict
+from tests.conftest import seeded
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 TEXT = {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}

@@ -10,12 +10,12 @@ import math
 
 import pytest
 import torch
-from tests.conftest import seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import MethodError, bayesian, posterior
 from mcrepar.nn import forward as forwards
+from tests.conftest import seeded, z_score
 
 DRAWS = 600
 POSITIONS = "ignore:forward='local' gives the positions"

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
+from mcrepar.distributions import noises, quadrature
 from mcrepar.errors import MethodError, TaylorWarning
-from mcrepar.families import noises, quadrature
-from mcrepar.kl.graph import saved_bytes
+from mcrepar.inspect.graph import saved_bytes
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn import last_layer
 from mcrepar.nn.last_layer import METHODS, TAYLOR, log_prob
 from mcrepar.nn.preactivation import Part, Preactivation, capture
 from mcrepar.objective import elbo
+from tests.conftest import seeded, z_score
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -176,7 +176,7 @@ def test_the_gauss_rule_is_gauss_hermite_for_normal_noise():
 def test_the_gauss_rule_has_the_moments_of_radial_noise(size):
     (x, weights), noise = last_layer._gauss(size), noises.Radial(size)
     for power in (0, 2, 4, 6, 12):
-        expected = noise.moment(mcrepar.families.statistics.Monomial(float(power)))
+        expected = noise.moment(mcrepar.distributions.statistics.Monomial(float(power)))
         assert math.isclose(float(weights @ x**power), expected, rel_tol=1e-10)
 
 

@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from tests.conftest import seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import POSTERIORS, bayesian, kl, posterior, prior
 from mcrepar.nn.latent import Latent, laid_out, median
 from mcrepar.nn.selection import places, spread
+from tests.conftest import seeded, z_score
 
 LOCATION = [n for n, row in POSTERIORS.items() if row.form.learned_loc and row.form.outer.name == "identity"]
 POSITIVE = [n for n, row in POSTERIORS.items() if row.support.lower == 0]

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import nn
 
 import mcrepar
 from mcrepar import nn as bnn_layers
 from mcrepar.nn import LAYERS
 from mcrepar.nn.module import BayesianModule
+from tests.conftest import seeded
 
 CASES = {
     "Linear": ((4, 3), {"bias": False}, (5, 4)),

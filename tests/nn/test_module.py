@@ -13,15 +13,15 @@ import pickle
 
 import pytest
 import torch
-from tests.conftest import seeded
-from tests.nn.networks import NETS
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, kl
-from mcrepar.kl.graph import saved_bytes
+from mcrepar.inspect.graph import saved_bytes
 from mcrepar.nn.emptied import Guard
+from tests.conftest import seeded
+from tests.nn.networks import NETS
 
 
 @pytest.fixture(params=NETS)

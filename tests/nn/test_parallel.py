@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 
 import mcrepar
 import mcrepar.nn.threads
 from mcrepar import MethodError, bayesian, predict
+from tests.conftest import seeded
 
 
 class Net(nn.Module):

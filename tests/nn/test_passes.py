@@ -6,12 +6,12 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mcrepar
 from mcrepar import ParameterError, predict
+from tests.conftest import seeded
 
 
 def network(outputs=3, inputs=4, seed=0, **options):

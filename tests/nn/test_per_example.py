@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mcrepar import MethodError, bayesian
 from mcrepar.nn import per_example
+from tests.conftest import seeded
 
 
 def randn(*shape: int) -> Tensor:

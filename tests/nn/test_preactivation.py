@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded, z_score
 from torch import Tensor, nn
 
 import mcrepar
+from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.families.variates import Source
 from mcrepar.likelihoods import Normal
 from mcrepar.nn.preactivation import Part, Preactivation, capture
 from mcrepar.objective import elbo
+from tests.conftest import seeded, z_score
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -7,13 +7,13 @@ import math
 
 import pytest
 import torch
-from tests.conftest import seeded, z_score
 from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, posterior, predict, prior
 from mcrepar.likelihoods import Normal
 from mcrepar.nn.rank1 import RankOne
+from tests.conftest import seeded, z_score
 
 D = torch.float64
 LAYERS = {

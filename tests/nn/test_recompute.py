@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import mcrepar
 from mcrepar import MethodError, bayesian
 from mcrepar.nn import recompute
+from tests.conftest import seeded
 
 X = torch.randn(4, 5, 8, generator=seeded(1), dtype=torch.float64)
 

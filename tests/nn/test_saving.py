@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.distributions as td
 from safetensors.torch import load_file
-from tests.conftest import seeded
-from tests.nn.saved_networks import assert_same, shaken, small
 from torch import nn
 
 import mcrepar
 from mcrepar import POSTERIORS, ParameterError
 from mcrepar.nn.saving import load, save
+from tests.conftest import seeded
+from tests.nn.saved_networks import assert_same, shaken, small
 
 
 def there_and_back(bnn, net, path):

@@ -4,12 +4,12 @@ import io
 
 import pytest
 import torch
-from tests.conftest import seeded
 from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, kl, prior
-from mcrepar.kl.estimator import Estimator
+from mcrepar.divergence.methods import Estimator
+from tests.conftest import seeded
 
 
 def changed(bnn):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.option_values import check_value, from_text
+from mcrepar.validation import check_value, from_text
 
 if TYPE_CHECKING:
     from mcrepar.data.dataset import Dataset

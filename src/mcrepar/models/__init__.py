@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.option_values import check_value
+from mcrepar.validation import check_value
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posteriors import posterior as posterior_of
+from mcrepar.distributions.priors import prior as prior_of
+from mcrepar.distributions.torch_priors import as_prior
+from mcrepar.divergence.checks import check_objects
+from mcrepar.divergence.methods import Estimator, whole_number
+from mcrepar.divergence.plan import plan_pair
 from mcrepar.errors import McreparError, MethodError, ParameterError
-from mcrepar.families.foreign import as_prior
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.posteriors import posterior as posterior_of
-from mcrepar.families.priors import prior as prior_of
-from mcrepar.kl.checks import check_objects
-from mcrepar.kl.estimator import Estimator, whole_number
-from mcrepar.kl.plan import plan_pair
 from mcrepar.nn.forward import FORWARDS, check_forward
 from mcrepar.nn.latent import Latent, Options, check_signs, without_row
 from mcrepar.nn.rank1 import RankOne, check_factors, factor_posterior, factor_prior

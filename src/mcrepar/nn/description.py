@@ -12,13 +12,13 @@ from typing import Any
 import torch.distributions as td
 from torch import Tensor
 
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posteriors import posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.priors import prior
+from mcrepar.distributions.torch_priors import as_prior
+from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import ParameterError
-from mcrepar.families.foreign import as_prior
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.posteriors import posterior
-from mcrepar.families.prior import Prior
-from mcrepar.families.priors import prior
-from mcrepar.kl.estimator import Estimator
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.rank1 import RankOne
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import CollapseWarning, ParameterError
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.prior import Prior
-from mcrepar.kl.estimator import whole_number
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, likelihood_of
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.assembled import one_draw

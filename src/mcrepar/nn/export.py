@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.kl.estimator import whole_number
+from mcrepar.divergence.methods import whole_number
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.assembled import plain_draw

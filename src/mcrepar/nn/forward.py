@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from mcrepar.distributions.noises import Normal, Radial
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError
-from mcrepar.families.noises import Normal, Radial
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.variates import Source
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.per_example import per_example
 from mcrepar.nn.projections import projections, radial_size

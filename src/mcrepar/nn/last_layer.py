@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mcrepar.distributions import noises
+from mcrepar.distributions.quadrature import Rule
 from mcrepar.errors import MethodError, ParameterError, TaylorWarning
-from mcrepar.families import noises
-from mcrepar.families.quadrature import Rule
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn.preactivation import Preactivation
 

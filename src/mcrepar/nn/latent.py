@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.forms import EXP, LOG
+from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, Number
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.checks import check_finite
+from mcrepar.divergence.kl import apply_plan
+from mcrepar.divergence.layout import unflat
+from mcrepar.divergence.methods import Estimator
+from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError
-from mcrepar.families.forms import EXP, LOG
-from mcrepar.families.noises import Noise
-from mcrepar.families.parameters import POSITIVE, REAL, UNIT, Constraint, Number
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.prior import Prior
-from mcrepar.families.statistics import Monomial
-from mcrepar.kl.checks import check_finite
-from mcrepar.kl.divergence import apply_plan
-from mcrepar.kl.estimator import Estimator
-from mcrepar.kl.layout import unflat
-from mcrepar.kl.plan import Plan, plan_pair
 
 Map = Callable[[Tensor], Tensor]
 FREE: Mapping[Constraint, tuple[Map, Map]] = {  # a learned parameter of a prior: to the real line, and back

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.divergence.checks import wide_dtype
+from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.families.posterior import Posterior
-from mcrepar.kl.checks import wide_dtype
-from mcrepar.kl.estimator import Estimator
 from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, check_structure, chosen_options
 from mcrepar.nn.calibration import Calibration
 from mcrepar.nn.emptied import Slots, plain_copy
@@ -269,13 +269,13 @@ def random_parts(net: object, asked: str = "the KL of") -> list[BayesianModule]:
     return parts
 
 
-def total_kl(
+def kl(
     net: object,
     method: str | None = None,
     n_mc_iter: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The sum of KL(q || p) over every Bayesian part of a network, in nats; what `mcrepar.kl` calls.
+    """The sum of KL(q || p) over every Bayesian part of a network, in nats.
 
     Args:
         net: a Bayesian network, or one that holds Bayesian parts; a part that is used twice counts once.
@@ -284,7 +284,7 @@ def total_kl(
         generator: the source of the noise, of any device; None is the default RNG.
 
     >>> part = bayesian(nn.Linear(2, 2))
-    >>> bool(total_kl(nn.Sequential(part, nn.ReLU(), part)) == part.kl())
+    >>> bool(kl(nn.Sequential(part, nn.ReLU(), part)) == part.kl())
     True
     """
     return torch.stack([part.kl(method, n_mc_iter, generator) for part in random_parts(net)]).sum()

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mcrepar.distributions import noises
+from mcrepar.distributions.sample_means import FIRST_TWO
+from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError
-from mcrepar.families import noises
-from mcrepar.families.sums import FIRST_TWO
-from mcrepar.families.variates import Source
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.projections import projections, radial_size

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mcrepar.families.noises import Noise, Radial
-from mcrepar.families.variates import Source
+from mcrepar.distributions.noises import Noise, Radial
+from mcrepar.distributions.variates import Source
 
 
 def radial_size(noise: Noise) -> int:

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils import _pytree as pytree
 
+from mcrepar.distributions.forms import EXP, IDENTITY
+from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.parameters import WHOLE
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posteriors import posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.priors import prior
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.families.forms import EXP, IDENTITY
-from mcrepar.families.noises import Noise
-from mcrepar.families.parameters import WHOLE
-from mcrepar.families.posterior import Posterior
-from mcrepar.families.posteriors import posterior
-from mcrepar.families.prior import Prior
-from mcrepar.families.priors import prior
-from mcrepar.families.statistics import Monomial
-from mcrepar.kl.estimator import Estimator
 from mcrepar.nn.forward import FUNCTIONS, only_looks
 from mcrepar.nn.latent import Latent, Options
 from mcrepar.nn.selection import Place

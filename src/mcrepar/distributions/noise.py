@@ -1,0 +1,267 @@
+"""What every law of the noise xi can do, and what follows for it from little."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcrepar.distributions import quadrature, sample_means
+from mcrepar.distributions.quadrature import Grid, Rule, Vector
+from mcrepar.distributions.special import GammaProduct, gamma_product_moment
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.distributions.variates import Source
+from mcrepar.errors import ParameterError
+
+Terms = tuple[tuple[float, Monomial], ...]
+
+
+@dataclass(frozen=True)
+class Noise(ABC):
+    """The law of xi, elementwise (or, if `joint`, of a whole vector).
+
+    A new law is a frozen dataclass with `_label`, `_sample`, its density (`_density`, or `log_density`) and
+    its moments (`_product`, or `_grid`, over which the density is integrated). All else has a default, and
+    closed forms can be added one by one.
+
+    Attributes:
+        positive: whether xi > 0.
+        symmetric: whether xi and -xi have one law.
+        joint: whether the coordinates of xi depend on one another.
+    """
+
+    positive: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = True
+    joint: ClassVar[bool] = False
+
+    # ---- what a law says of itself
+
+    @abstractmethod
+    def _label(self) -> str: ...
+
+    @abstractmethod
+    def _sample(self, source: Source, draws: int, size: int, radius: Tensor | None) -> Tensor: ...
+
+    @property
+    def _density(self) -> tuple[float, Terms] | None:
+        """The constant and the (coefficient, tau) with log q0(xi) = constant + sum coefficient * tau(xi)."""
+        return None
+
+    @property
+    def _product(self) -> tuple[GammaProduct, float] | None:
+        """The gamma functions and the log of the factor that make up E|xi|^p."""
+        return None
+
+    @property
+    def _grid(self) -> Grid:
+        """The points of log |xi| over which the density is integrated."""
+        raise NotImplementedError
+
+    def _rule(self) -> Rule:
+        return quadrature.both_signs(_half_line(self)) if self.symmetric else _half_line(self)
+
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core | None:
+        """The statistics whose law of means is known, where `taus` are asked for."""
+        if not (self.symmetric and self.finite(4.0)):
+            return None
+        return sample_means.symmetric_core(self.moment(Monomial(2.0)), self.moment(Monomial(4.0)))
+
+    @property
+    def linear(self) -> bool:
+        """Whether a quadrature goes over xi itself, its density being smooth, and not over log |xi|."""
+        return False
+
+    def log_weight(self, t: Tensor) -> Tensor:
+        """The log density of the variable of a quadrature: of t = xi if `linear`, of t = log |xi| for each sign if not.
+
+        One weight of a joint law has a law of its own, and this is its density.
+        """
+        return self.log_density(t) if self.linear else self.log_density(t.exp()) + t
+
+    # ---- what follows
+
+    @property
+    def label(self) -> str:
+        """How the law is printed."""
+        return self._label()
+
+    def draw(
+        self,
+        draws: int,
+        size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        generator: torch.Generator | None = None,
+        radius: Tensor | None = None,
+    ) -> Tensor:
+        """Independent draws of xi, one per row.
+
+        Args:
+            draws: number of rows.
+            size: number of weights.
+            dtype: of the result.
+            device: of the result.
+            generator: where the numbers come from (None: torch's global one).
+            radius: the norm of every row, for blocks of one joint draw (`split`); others ignore it.
+        """
+        return self._sample(Source(dtype, device, generator), draws, size, radius)  # (draws, size)
+
+    def split(
+        self,
+        draws: int,
+        sizes: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """The norms (draws,) and (draws, blocks) with which blocks drawn apart are one joint draw."""
+        return None
+
+    def log_density(self, xi: Tensor) -> Tensor:
+        """The log density q0(xi), elementwise; over the last dimension if the law is joint."""
+        assert self._density is not None
+        constant, terms = self._density
+        out = torch.full_like(xi, constant)
+        for coefficient, tau in terms:
+            out = out + coefficient * tau(xi)
+        return out
+
+    def log_density_of_log(self, log_xi: Tensor) -> Tensor:
+        """The same from log xi, for positive noise whose density is made of monomials."""
+        assert self._density is not None
+        constant, terms = self._density
+        out = torch.full_like(log_xi, constant)
+        for coefficient, tau in terms:
+            out = out + coefficient * (tau.power * log_xi).exp() * log_xi**tau.log
+        return out
+
+    @property
+    def density_terms(self) -> Terms | None:
+        """The (coefficient, tau) with log q0(xi) = constant + sum coefficient * tau(xi), or None."""
+        return None if self._density is None else self._density[1]
+
+    def entropy(self) -> float:
+        """H0 = -E log q0(xi): of one weight, or of the whole vector if the law is joint."""
+        if self._density is None:
+            return _numerical_entropy(self)
+        constant, terms = self._density
+        return -constant - sum(coefficient * self.moment(tau) for coefficient, tau in terms)
+
+    def finite(self, power: float) -> bool:
+        """Whether E|xi|^power is finite."""
+        if self._product is None:
+            return self.positive or power > -1
+        return all(a + r * power > 0 for _, a, r in self._product[0])
+
+    def odd(self, tau: Monomial) -> bool:
+        """Whether tau changes its sign with xi, under a symmetric law."""
+        return self.symmetric and not tau.absolute and tau.power % 2 == 1
+
+    def moment(self, tau: Monomial) -> float:
+        """E tau(xi): infinite where E|tau(xi)| is, 0 for odd powers of symmetric noise."""
+        return _moment(self, tau)
+
+    def nodes(self) -> Rule:
+        """Nodes x and weights omega with sum omega g(x) = E g(xi) for one weight; read-only."""
+        return _nodes(self)
+
+    # ---- closed expectations, None where there is none
+
+    def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor | None:
+        """E|u + scale xi|."""
+        return None
+
+    def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor | None:
+        """E log(1 + exp(-(u + ratio xi))), to first order around ratio = 1."""
+        return None
+
+    def log_mgf(self, s: Tensor) -> Tensor | None:
+        """The logarithm of E exp(s xi), for s < mgf_limit."""
+        return None
+
+    @property
+    def mgf_limit(self) -> float:
+        """The s below which `log_mgf` is finite; 0 where it is None."""
+        return 0.0
+
+    # ---- the law of sums
+
+    def law(self, taus: tuple[Monomial, ...]) -> sample_means.Law:
+        """Where the means of tau(xi) over M draws come from."""
+        return sample_means.plan(self, taus).law
+
+    def draw_means(
+        self,
+        taus: tuple[Monomial, ...],
+        draws: int,
+        size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        generator: torch.Generator | None = None,
+    ) -> list[Tensor]:
+        """One draw of mean_i tau(xi_i) over i = 1..draws for every weight, in a time independent of `draws`.
+
+        Args:
+            taus: the statistics.
+            draws: M, at least `law(taus).from_draws`.
+            size: number of weights.
+            dtype: of the result.
+            device: of the result.
+            generator: where the numbers come from (None: torch's global one).
+        """
+        return sample_means.plan(self, taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
+
+
+@lru_cache(maxsize=4096)
+def _moment(noise: Noise, tau: Monomial) -> float:
+    if not noise.finite(tau.power):
+        return math.inf
+    if noise.odd(tau):
+        return 0.0
+    assert noise.positive or tau.absolute or tau.even, f"{tau.text('xi')} of noise of both signs"
+    if noise._product is not None:
+        return gamma_product_moment(*noise._product, tau.power, tau.log)
+    x, weights = _half_line(noise)
+    return float(weights @ (x**tau.power * np.log(x) ** tau.log))
+
+
+@lru_cache(maxsize=256)
+def _nodes(noise: Noise) -> Rule:
+    x, weights = noise._rule()
+    x.setflags(write=False)
+    weights.setflags(write=False)
+    return x, weights
+
+
+@lru_cache(maxsize=256)
+def _half_line(noise: Noise) -> Rule:
+    """Nodes and weights of |xi|."""
+    return quadrature.log_trapezoid(lambda x: numpy_log_density(noise, x), noise._grid)
+
+
+@lru_cache(maxsize=256)
+def _numerical_entropy(noise: Noise) -> float:
+    x, weights = noise.nodes()
+    return -float(weights @ numpy_log_density(noise, x))
+
+
+def numpy_log_density(noise: Noise, x: Vector) -> Vector:
+    """The log density of an array, in float64."""
+    values: Vector = noise.log_density(torch.tensor(x)).numpy()
+    return values
+
+
+def require_positive(name: str, value: float) -> None:
+    """Refuse a parameter that is not positive and finite."""
+    if not 0 < value < math.inf:
+        raise ParameterError(f"{name}={value}", "it must be positive and finite", "another value")

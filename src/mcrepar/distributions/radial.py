@@ -1,0 +1,131 @@
+"""The radial law of the noise: jointly over all weights of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcrepar.distributions import quadrature, sample_means
+from mcrepar.distributions.interpolation import Curve
+from mcrepar.distributions.noise import Noise, require_positive
+from mcrepar.distributions.quadrature import Rule
+from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.distributions.variates import Source, vector_norm
+
+
+@dataclass(frozen=True)
+class Radial(Noise):
+    """(z / |z|) |r| over d weights: a uniform direction times |N(0, 1)|; for d = 1 it is N(0, 1).
+
+    E xi_j^2 = 1/d, E xi_j^4 = 9 / (d (d + 2)).
+
+    Args:
+        size: d.
+
+    >>> round(Radial(1000).moment(Monomial(2)), 15)
+    0.001
+    """
+
+    joint: ClassVar[bool] = True
+
+    size: int
+
+    def __post_init__(self) -> None:
+        require_positive("size", self.size)
+
+    def _label(self) -> str:
+        return f"(z / |z|) |r| over d = {self.size} weights"
+
+    def _sample(self, source: Source, draws: int, size: int, radius: Tensor | None) -> Tensor:
+        z = source.normal(draws, size)
+        if radius is None:
+            radius = source.normal(draws).abs_()
+        norm = vector_norm(z).clamp_(min=torch.finfo(source.dtype).tiny)
+        return z.mul_((radius / norm).to(source.dtype)[:, None])
+
+    def split(
+        self,
+        draws: int,
+        sizes: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The norms |r| and |r| sqrt(G_b / sum G), G_b ~ chi^2(sizes[b])."""
+        source = Source(dtype, device, generator)
+        precise = replace(source, dtype=torch.float64)
+        radius = source.normal(draws).abs_()
+        if len(sizes) == 1:
+            return radius, radius[:, None]
+        squares = torch.stack([precise.gamma(d / 2, draws) for d in sizes], dim=1)
+        shares = (squares / squares.sum(1, keepdim=True)).sqrt_()
+        return radius, (radius[:, None] * shares).to(dtype)
+
+    def log_density(self, xi: Tensor) -> Tensor:
+        """The sum log(2/pi)/2 - rho^2/2 - (d-1) log rho - log A_d, rho = |xi|: O(d log d), hence float64."""
+        rho: Tensor = torch.linalg.vector_norm(xi, dim=-1, dtype=torch.float64)
+        return 0.5 * math.log(2 / math.pi) - self._log_area - 0.5 * rho * rho - (self.size - 1) * rho.log()
+
+    def log_weight(self, t: Tensor) -> Tensor:
+        """Of log |xi_j|, one coordinate: from a table, each value of which is an integral over the direction."""
+        return _coordinate_curve(self.size)(t)
+
+    def entropy(self) -> float:
+        """Of all d weights: 1/2 + log(pi/2)/2 + (d-1) E log|r| + log A_d, E log|r| = -(gamma + log 2)/2."""
+        log_radius = 0.5 * (polygamma(0, 0.5) + math.log(2))
+        return 0.5 + 0.5 * math.log(math.pi / 2) + (self.size - 1) * log_radius + self._log_area
+
+    @property
+    def _log_area(self) -> float:
+        """The area A_d = 2 pi^{d/2} / Gamma(d/2) of the unit sphere."""
+        return math.log(2) + self.size / 2 * math.log(math.pi) - math.lgamma(self.size / 2)
+
+    @property
+    def _product(self) -> tuple[GammaProduct, float]:
+        direction = (1, 0.5, 0.5), (-1, self.size / 2, 0.5)  # u^2 ~ Beta(1/2, (d-1)/2)
+        return (HALF_NORMAL, *direction), math.log(2) / 2
+
+    def _rule(self) -> Rule:
+        return quadrature.radial_rule(self.size)
+
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
+        return sample_means.radial_core(self.size)
+
+
+@lru_cache(maxsize=256)
+def _coordinate_curve(size: int) -> Curve:
+    """The log density of t = log |xi_j|, for each sign, by Gauss-Legendre panels in v.
+
+    xi_j = r u, u = 1 / cosh v having the density C (1 - u^2)^{(d-3)/2}, so
+    q(x) = 2 C int_0^inf phi(|x| cosh v) tanh(v)^{d-2} dv, C = Gamma(d/2) / (sqrt(pi) Gamma((d-1)/2)).
+    """
+    grid = quadrature.Grid(-50.0 - 0.5 * math.log(size), math.log(40.0), 0.05)
+    t = grid.points()
+    if size == 1:
+        return Curve(grid.low, grid.step, torch.tensor(t - 0.5 * np.exp(2 * t) - 0.5 * math.log(2 * math.pi)))
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    panel, last = 0.5, 4.5 - grid.low  # cosh(last) exp(t) = 45 at the lowest t
+    starts = np.arange(0.0, last, panel)
+    v = (starts[:, None] + panel * (nodes + 1) / 2).ravel()
+    inner = np.log(np.tile(weights * panel / 2, len(starts))) + (size - 2) * np.log(np.tanh(v))
+    log_cosh = v + np.log1p(np.exp(-2 * v)) - math.log(2)
+    with np.errstate(over="ignore"):
+        heights = inner - 0.5 * np.exp(2 * (t[:, None] + log_cosh))
+    top = heights.max(1)
+    sums = top + np.log(np.exp(heights - top[:, None]).sum(1))
+    constant = 0.5 * math.log(2) - math.log(math.pi) + _log_gamma_ratio((size - 1) / 2)
+    return Curve(grid.low, grid.step, torch.tensor(sums + constant + t))
+
+
+def _log_gamma_ratio(a: float) -> float:
+    """log Gamma(a + 1/2) - log Gamma(a), without the cancellation of two large logarithms."""
+    return math.log(gamma_ratio(a, 0.5))

@@ -1,0 +1,228 @@
+"""The law of the means t = mean_i tau(xi_i) over M draws: a core whose law is known, the rest by regression.
+
+Theorem M: a surrogate with the mean and the covariance of t gives the estimate of the KL and its whole
+gradient their own mean and covariance, at every parameter. So what has no known law is completed as
+    t_rest = E_rest + B (t_core - E_core) + L Z / sqrt(M),  B = C_rc C_cc^{-1},  L L^T = C_rr - B C_cr,
+with C the covariance of tau(xi) for one draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.quadrature import Vector
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.distributions.variates import Source, total
+
+if TYPE_CHECKING:
+    from mcrepar.distributions.noise import Noise
+
+FIRST_TWO = (Monomial(1.0), Monomial(2.0))
+
+
+@dataclass(frozen=True)
+class Law:
+    """Where the mean of M statistics comes from in `stats`.
+
+    Args:
+        kind: "exact" (their own law), "matched" (exact mean and covariance) or "drawn" (M draws, averaged).
+        from_draws: the smallest M for which this law is used; below it the noise is drawn and averaged.
+        note: one clause for `explain`.
+    """
+
+    kind: str
+    from_draws: int
+    note: str
+
+
+@dataclass(frozen=True)
+class Core:
+    """Statistics whose means over M draws can be drawn at once.
+
+    Args:
+        taus: the statistics.
+        kind: "exact" or "matched".
+        from_draws: the smallest M for which `draw` is valid.
+        note: one clause for `explain`.
+        draw: (source, draws, size) to one tensor (size,) per statistic.
+    """
+
+    taus: tuple[Monomial, ...]
+    kind: str
+    from_draws: int
+    note: str
+    draw: Callable[[Source, int, int], list[Tensor]]
+
+
+def _held(x: float) -> float:
+    """A ratio of moments, or the error that they leave float64."""
+    if math.isnan(x):
+        raise OverflowError("a moment of the noise is out of range")
+    return x
+
+
+def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
+    """(mean xi, mean xi^2) of symmetric noise: t1 normal, t2 = t1^2 + Gamma; exact for Normal noise."""
+
+    def draw(source: Source, draws: int, size: int) -> list[Tensor]:
+        mean = m2 * (1 - 1 / draws)
+        variance = (m4 - m2 * m2) / draws - 2 * m2 * m2 / draws**2
+        t1 = source.normal(size, std=math.sqrt(m2 / draws))
+        t2 = source.gamma(mean * mean / variance, size, scale=variance / mean, normal_from=15)
+        return [t1, t2.addcmul_(t1, t1)]
+
+    first = max(2, math.floor(_held(2 * m2 * m2 / (m4 - m2 * m2))) + 1)  # variance > 0
+    note = "mean xi normal, mean xi^2 = (mean xi)^2 + Gamma"
+    return Core(FIRST_TWO, kind, first, note, draw)
+
+
+def gamma_core(tau: Monomial, shape: float, factor: float) -> Core:
+    """The law mean tau(xi) = factor * Gamma(shape M) / M, for tau(xi) = factor * Gamma(shape)."""
+
+    def draw(source: Source, draws: int, size: int) -> list[Tensor]:
+        return [source.gamma(shape * draws, size, scale=factor / draws, normal_from=1e3)]
+
+    return Core((tau,), "exact", 1, f"mean {tau.text('xi')} ~ Gamma({shape:g} M)", draw)
+
+
+def tweedie_core(concentration: float) -> Core:
+    """(mean xi, mean 1/xi) of IG(1, phi): x ~ IG(1, M phi) and 1/x + chi^2_{M-1} / (phi M), independent."""
+
+    def draw(source: Source, draws: int, size: int) -> list[Tensor]:
+        mean = source.inverse_gaussian(concentration * draws, size)
+        rest = source.gamma((draws - 1) / 2, size, scale=2 / (concentration * draws), normal_from=1e3)
+        return [mean, rest.add_(mean.reciprocal())]
+
+    taus = (Monomial(1.0), Monomial(-1.0))
+    return Core(taus, "exact", 2, "mean xi inverse Gaussian, mean 1/xi = 1/mean xi + chi^2 (Tweedie)", draw)
+
+
+def radial_core(dimension: int) -> Core:
+    """(mean xi, mean xi^2) of all coordinates of Radial noise, with their full covariance.
+
+    t1 = Z / sqrt(dM); t2 = (chi^2_M / M) G / sum G with G_j ~ Gamma(alpha), alpha = (M(d+2) + 2(d-1)) / (6d).
+    """
+
+    def draw(source: Source, draws: int, size: int) -> list[Tensor]:
+        assert size == dimension, (size, dimension)
+        alpha = (draws * (size + 2) + 2 * (size - 1)) / (6 * size)
+        t1 = source.normal(size, std=1 / math.sqrt(size * draws))
+        t2 = source.gamma(alpha, size, scale=1 / alpha, normal_from=15)
+        square = replace(source, dtype=torch.float64).gamma(draws / 2, 1, scale=2 / draws)
+        return [t1, t2.mul_((square / total(t2)).to(t2.dtype))]
+
+    note = "mean xi normal, mean xi^2 = chi^2_M times a Dirichlet vector"
+    return Core(FIRST_TWO, "matched", 30, note, draw)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How the statistics outside the core follow from it.
+
+    Args:
+        core_means: E_core.
+        means: E_rest.
+        slopes: B, one row per statistic of the rest.
+        root: L.
+    """
+
+    core_means: Vector
+    means: Vector
+    slopes: Vector
+    root: Vector
+
+    def draw(self, core: Sequence[Tensor], draws: int, source: Source) -> list[Tensor]:
+        """One tensor per statistic of the rest."""
+        size = core[0].numel()
+        centred = [t - m for t, m in zip(core, self.core_means.tolist(), strict=True)]
+        normals = [source.normal(size, std=1 / math.sqrt(draws)) for _ in self.means]
+        out = []
+        for mean, coefficients in zip(self.means.tolist(), np.hstack([self.slopes, self.root]), strict=True):
+            t = torch.full_like(core[0], mean)
+            for coefficient, part in zip(coefficients.tolist(), centred + normals, strict=True):
+                if coefficient:
+                    t.add_(part, alpha=coefficient)
+            out.append(t)
+        return out
+
+
+def _complete(noise: Noise, taus: Sequence[Monomial], known: int) -> Completion:
+    """The regression of the statistics from position `known` on upon those before it."""
+    means = np.array([noise.moment(tau) for tau in taus])
+    covariance = np.array([[_mean_product(noise, a, b) for b in taus] for a in taus]) - np.outer(means, means)
+    slopes = np.linalg.solve(covariance[:known, :known], covariance[:known, known:]).T
+    residual = covariance[known:, known:] - slopes @ covariance[:known, known:]
+    values, vectors = np.linalg.eigh(residual)  # rather than Cholesky: statistics may depend on one another
+    return Completion(means[:known], means[known:], slopes, vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the means of some statistics are drawn.
+
+    Args:
+        law: what is said of it.
+        core: the statistics of known law (None: the noise is drawn and averaged).
+        completion: how the others follow from them (None: there are no others).
+        order: the position of each statistic asked for among (core, others).
+    """
+
+    law: Law
+    core: Core | None = None
+    completion: Completion | None = None
+    order: tuple[int, ...] = ()
+
+    def draw(self, source: Source, draws: int, size: int) -> list[Tensor]:
+        """One tensor (size,) per statistic."""
+        assert draws >= self.law.from_draws, (draws, self.law)
+        assert self.core is not None, self.law
+        means = self.core.draw(source, draws, size)
+        if self.completion is not None:
+            means += self.completion.draw(means, draws, source)
+        return [means[i] for i in self.order]
+
+
+@lru_cache(maxsize=1024)
+def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
+    """The core of the noise, and the completion of what it lacks."""
+    drawn = Plan(Law("drawn", 2**62, "no law of these means is known: the noise is drawn and averaged"))
+    core = noise._core(taus)
+    if core is None:
+        return drawn
+    every, order = list(core.taus), []
+    for tau in taus:
+        order.append(next((i for i, other in enumerate(every) if _same(noise, tau, other)), len(every)))
+        if order[-1] == len(every):
+            every.append(tau)
+    known = len(core.taus)
+    rest = every[known:]
+    if not rest:
+        return Plan(Law(core.kind, core.from_draws, core.note), core, None, tuple(order))
+    if noise.joint or not all(noise.finite(2 * tau.power) for tau in rest):
+        return drawn
+    first = [30, core.from_draws]
+    for tau in rest:  # the mean of a positive quantity comes out negative only beyond 5 standard deviations
+        if not noise.odd(tau) and tau.log % 2 == 0:
+            first.append(math.ceil(_held(25 * (_mean_product(noise, tau, tau) / noise.moment(tau) ** 2 - 1))))
+    note = f"{core.note}; mean {', '.join(tau.text('xi') for tau in rest)} by regression"
+    return Plan(Law("matched", max(first), note), core, _complete(noise, every, known), tuple(order))
+
+
+def _same(noise: Noise, a: Monomial, b: Monomial) -> bool:
+    """Whether two statistics are one: |xi|^2 and xi^2, or powers that differ by rounding (1 / (1 / 49))."""
+    close = math.isclose(a.power, b.power, rel_tol=1e-12) and a.log == b.log
+    return close and (a.absolute == b.absolute or noise.positive or (a.even and b.even))
+
+
+def _mean_product(noise: Noise, a: Monomial, b: Monomial) -> float:
+    if noise.odd(a) != noise.odd(b):
+        return 0.0
+    return noise.moment(Monomial(a.power + b.power, a.log + b.log, absolute=not noise.positive))

@@ -1,0 +1,142 @@
+"""Any torch.distributions object as a prior: recognised where it is one of ours, averaged otherwise."""
+
+from __future__ import annotations
+
+import copy
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributions as td
+from torch import Tensor
+
+from mcrepar.distributions.parameters import LINE, Interval
+from mcrepar.distributions.prior import LogDensity, Prior, Term, Values
+from mcrepar.distributions.priors import PRIORS, prior
+from mcrepar.distributions.statistics import General
+from mcrepar.errors import ParameterError
+
+NEAR, FAR = 1e4, 1e8  # where the growth of a foreign log density is read off
+
+
+def as_prior(p: object) -> Prior:
+    """`p` itself, or the prior that a torch.distributions object stands for.
+
+    >>> as_prior(td.Normal(0.0, 0.5)).name
+    'normal'
+    >>> as_prior(td.Gumbel(0.0, 1.0)).name
+    'Gumbel'
+    """
+    if isinstance(p, Prior):
+        return p
+    if not isinstance(p, td.Distribution):
+        raise ParameterError(
+            f"a prior of type {type(p).__name__}",
+            "it has no density",
+            "prior(name, ...) or a torch distribution",
+        )
+    dist: td.Distribution = p
+    while isinstance(dist, td.Independent):  # the sum over weights is the same
+        dist = dist.base_dist
+    for row in PRIORS.values():
+        if row.like is type(dist):
+            return prior(row.name, **{q.name: getattr(dist, q.name) for q in row.parameters})
+    return _foreign(dist)
+
+
+def _foreign(dist: td.Distribution) -> Prior:
+    name = type(dist).__name__
+    try:
+        support = _support(name, dist.support)
+        shape = dist.batch_shape + dist.event_shape
+    except (NotImplementedError, AttributeError) as error:
+        why = "it does not say where it lives (support), or was made without super().__init__()"
+        raise ParameterError(f"prior {name}", why, "a distribution with a support and a batch_shape") from error
+    values = dict(_tensors(dist, (), set()))
+    whole = bool(dist.batch_shape or dist.event_shape)  # its shape says which weight is which: never cut it
+
+    def build(present: Values) -> LogDensity:
+        moved = _replaced(dist, (), present, {})
+
+        def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
+            shape = dist.batch_shape + dist.event_shape
+            rows: Tensor = moved.log_prob(flat.reshape(len(flat), *shape))
+            return rows.reshape(len(flat), -1).sum(-1)
+
+        fn = joint if whole else moved.log_prob
+        return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole, length=0.0), 1.0),))
+
+    sides = [s for s, end in ((1, support.upper), (-1, support.lower)) if math.isinf(end)]
+    growth, pole = max([0.0, *(_growth(dist, s * FAR, s * NEAR) for s in sides)]), 0.0
+    if support.lower == 0:
+        pole = _growth(dist, 1 / FAR, 1 / NEAR)
+    return Prior(name, values, build, support, shape=tuple(shape), source=dist)
+
+
+def _support(name: str, constraint: Any) -> Interval:
+    """The interval of a constraint."""
+    if constraint is None or constraint.is_discrete:
+        raise ParameterError(f"prior {name}", "its support is not an interval of real numbers", "a continuous law")
+    constraint = getattr(constraint, "base_constraint", constraint)
+    if constraint in (td.constraints.real, td.constraints.real_vector):
+        return LINE
+    bounds = [getattr(constraint, side, None) for side in ("lower_bound", "upper_bound")]
+    if bounds == [None, None]:
+        raise ParameterError(f"prior {name}", f"its support {constraint} is not an interval", "a law on an interval")
+    lower, upper = (torch.as_tensor(b if b is not None else math.inf * s) for b, s in zip(bounds, (-1, 1), strict=True))
+    return Interval(float(lower.max()), float(upper.min()))
+
+
+def _growth(dist: td.Distribution, far: float, near: float) -> float:
+    """The power of |w| that log p follows between two points, 0 for logarithms and constants."""
+    shape = dist.batch_shape + dist.event_shape
+    try:
+        with torch.no_grad():
+            ends = [dist.log_prob(torch.full(shape, x, dtype=torch.float64)).abs().max().item() for x in (far, near)]
+    except (ValueError, RuntimeError):
+        return 0.0
+    if math.isinf(ends[0]):
+        return math.inf  # faster than any power
+    if not all(math.isfinite(e) and e > 0 for e in ends):
+        return 0.0
+    power = abs(math.log(ends[0] / ends[1]) / math.log(far / near)) if ends[0] > ends[1] else 0.0
+    return round(power, 2) if power > 0.3 else 0.0
+
+
+def _tensors(item: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor inside a distribution, by its path; a transform and its inverse hold each other."""
+    seen.add(id(item))
+    for key, value in _members(item):
+        where = (*path, key)
+        if isinstance(value, Tensor):
+            yield ".".join(where), value
+        elif _nested(value) and id(value) not in seen:
+            yield from _tensors(value, where, seen)
+
+
+def _replaced(item: Any, path: tuple[str, ...], values: Values, copies: dict[int, Any]) -> Any:
+    """A copy of a distribution that holds `values` in place of its own tensors."""
+    out = item if isinstance(item, list | tuple) else copies.setdefault(id(item), copy.copy(item))
+    parts = {}
+    for key, value in _members(item):
+        where = (*path, key)
+        if _nested(value):
+            parts[key] = copies[id(value)] if id(value) in copies else _replaced(value, where, values, copies)
+        else:
+            cached = isinstance(value, weakref.ref)  # a transform's inverse: made again from the copy
+            parts[key] = None if cached else values.get(".".join(where), value)
+    if isinstance(item, list | tuple):
+        return type(item)(parts.values())
+    out.__dict__.update(parts)
+    return out
+
+
+def _members(item: Any) -> list[tuple[str, Any]]:
+    pairs = enumerate(item) if isinstance(item, list | tuple) else vars(item).items()
+    return [(str(key), value) for key, value in pairs]
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, td.Distribution | td.Transform) or (type(value) in (list, tuple) and len(value) > 0)

@@ -1,0 +1,122 @@
+"""Random numbers of a given dtype, device and generator: the only place of `families` that draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.cores import on_cores
+
+BLOCK = 2**17  # numbers that one generator draws where there are many: torch draws on one core only
+ALONE = 4 * BLOCK  # below it threads cost more than they save
+GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
+
+
+def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
+    """One number of `generator` (or of the device's default RNG) that seeds others."""
+    where = generator.device if generator is not None else device
+    return int(torch.randint(2**62, (), generator=generator, device=where).item())
+
+
+def device_generator(generator: torch.Generator | None, device: torch.device | str) -> torch.Generator | None:
+    """The generator for random numbers on a device: itself there, elsewhere one of that device which it seeds.
+
+    So that one CPU generator decides everything, wherever the weights are.
+    """
+    wanted = torch.device(device)
+    if generator is None or (generator.device.type, generator.device.index or 0) == (wanted.type, wanted.index or 0):
+        return generator
+    return torch.Generator(wanted).manual_seed(new_seed(generator, wanted))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where random numbers come from; nothing global is touched when a generator is given.
+
+    A generator of another device seeds one of this device.
+
+    >>> Source(torch.float32, "cpu", torch.Generator().manual_seed(0)).normal(2, 3).shape
+    torch.Size([2, 3])
+    """
+
+    dtype: torch.dtype
+    device: torch.device | str
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generator", device_generator(self.generator, self.device))
+
+    def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
+        """N(mean, std^2)."""
+        return self._filled(size, lambda part, generator: part.normal_(mean, std, generator=generator))
+
+    def uniform(self, *size: int, low: float = 0.0) -> Tensor:
+        """Uniform on [low, 1)."""
+        return self._filled(size, lambda part, generator: part.uniform_(low, 1.0, generator=generator))
+
+    def exponential(self, *size: int) -> Tensor:
+        """Exponential of mean 1."""
+        return self._filled(size, lambda part, generator: part.exponential_(generator=generator))
+
+    def _filled(self, size: tuple[int, ...], fill: Callable[[Tensor, torch.Generator | None], Tensor]) -> Tensor:
+        """A tensor of draws: many of them on all cores, the same numbers whatever the number of cores."""
+        out = torch.empty(size, dtype=self.dtype, device=self.device)
+        if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
+            return fill(out, self.generator)
+        blocks = torch.split(out.view(-1), BLOCK)
+        seed = new_seed(self.generator, "cpu")
+
+        def work(share: list[int]) -> None:
+            generator = torch.Generator()
+            for k in share:
+                fill(blocks[k], generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63))
+
+        on_cores(len(blocks), torch.get_num_threads(), work)
+        return out
+
+    def gamma(self, shape: float, *size: int, scale: float = 1.0, normal_from: float = math.inf) -> Tensor:
+        """Variates of scale * Gamma(shape), by the cube of a normal from shape `normal_from` on.
+
+        Wilson-Hilferty: Gamma(a) = a (1 - h + sqrt(h) Z)^3, h = 1/(9a), mean exact to h^3, variance to h^2/3.
+        """
+        assert shape > 0, shape  # torch._standard_gamma returns 2e-308 for a negative shape, without an error
+        if shape >= normal_from:
+            h, root = 1 / (9 * shape), (scale * shape) ** (1 / 3)
+            return self.normal(*size, mean=root * (1 - h), std=root * math.sqrt(h)).pow_(3)
+        if shape == 1:
+            out = self.exponential(*size)
+        else:
+            alpha = torch.full((1,), shape, dtype=self.dtype, device=self.device)
+            out = self._filled(
+                size, lambda part, generator: part.copy_(torch._standard_gamma(alpha.expand_as(part), generator))
+            )
+        return out if scale == 1 else out.mul_(scale)
+
+    def inverse_gaussian(self, concentration: float, *size: int) -> Tensor:
+        """IG(1, concentration), by Michael, Schucany and Haas with a root free of cancellation."""
+        r = self.normal(*size).square_().div_(2 * concentration)
+        x = r.add(2).mul_(r).sqrt_().add_(r).add_(1).reciprocal_()
+        first = self.uniform(*size).mul_(x + 1) <= 1
+        return torch.where(first, x, x.reciprocal())
+
+
+def vector_norm(z: Tensor) -> Tensor:
+    """|z| over the last dimension; long ones by blocks in float64: a float32 sum over 1e7 squares loses 3 digits."""
+    if z.shape[-1] <= 2**17:
+        short: Tensor = torch.linalg.vector_norm(z, dim=-1)
+        return short
+    whole = z.shape[-1] // 1024 * 1024
+    blocks = z[..., :whole].reshape(*z.shape[:-1], whole // 1024, 1024)
+    parts = torch.cat([torch.linalg.vector_norm(blocks, dim=-1), z[..., whole:]], dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(parts, dim=-1, dtype=torch.float64)
+    return norm
+
+
+def total(x: Tensor) -> Tensor:
+    """The sum of a vector in float64, by blocks, as `vector_norm`."""
+    whole = x.numel() // 1024 * 1024
+    return x[:whole].view(-1, 1024).sum(1).sum(dtype=torch.float64) + x[whole:].sum(dtype=torch.float64)

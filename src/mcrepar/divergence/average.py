@@ -1,0 +1,223 @@
+"""The mean of log p(W) over draws, where the choice is what the graph keeps.
+
+direct keeps everything; stream keeps the gradient, accumulated in the forward; regen keeps theta and a seed and draws
+the same noise again in the backward.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.divergence.draws import Walk
+from mcrepar.divergence.layout import flat, weight_order
+from mcrepar.errors import MethodError, ParameterError
+
+Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to
+
+
+@dataclass(frozen=True, eq=False)
+class Integrand:
+    """The terms of log p(W(theta, xi)) as a function of theta, the prior's tensors and the noise.
+
+    Args:
+        q: the posterior.
+        p: the prior.
+    """
+
+    q: Posterior
+    p: Prior
+
+    @property
+    def whole(self) -> bool:
+        """Whether the terms look at the whole tensor at once."""
+        return self.p.density.joint
+
+    @property
+    def theta(self) -> list[Tensor]:
+        """scale, and loc where it is a tensor, both flat."""
+        loc, order = self.q.loc, weight_order(self.q, self.p)
+        return [flat(self.q.scale, order), *([flat(loc, order)] if isinstance(loc, Tensor) else [])]
+
+    @property
+    def zeta(self) -> list[Tensor]:
+        """The tensors of the prior."""
+        return list(self.p.tensors.values())
+
+    def weights(self, theta: Sequence[Tensor], xi: Tensor) -> Tensor:
+        """W(theta, xi) on a block: (draws, block)."""
+        loc = theta[1] if len(theta) == 2 else self.q.loc
+        return self.q.form.weights(loc, theta[0], xi)
+
+    def log_prob(self, zeta: Sequence[Tensor], w: Tensor) -> Tensor:
+        """The sum of the terms over draws and the weights of a block.
+
+        Args:
+            zeta: the prior's tensors, cut to the block by `place` and `cut`.
+            w: the weights, (draws, block).
+        """
+        tensors = dict(zip(self.p.tensors, zeta, strict=True))
+        total: Tensor | None = None
+        for term in self.p.build({**self.p.values, **tensors}).terms:
+            part = term(w).sum()
+            total = part if total is None else total + part
+        return w.new_zeros(()) if total is None else total
+
+    def place(self, x: Tensor, block: slice) -> Place:
+        """Where the values of a prior's tensor for a block stand in it: None for all of it, where it is one number."""
+        if self.p.row is None or x.numel() == 1:
+            return None
+        if x.shape == self.q.shape:
+            return block
+        strides = x.contiguous().expand(self.q.shape).stride()
+        places = torch.arange(block.start, block.stop, device=x.device)
+        where = torch.zeros_like(places)
+        for length, stride in zip(reversed(self.q.shape), reversed(strides), strict=True):
+            where = where + places % length * stride
+            places = places // length
+        return where
+
+
+def cut(x: Tensor, place: Place) -> Tensor:
+    """The values of a prior's tensor at a place."""
+    return x if place is None else x.reshape(-1)[place]
+
+
+def direct(integrand: Integrand, walk: Walk) -> Tensor:
+    """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
+    everything = slice(0, walk.size)
+    zeta = [cut(z, integrand.place(z, everything)) for z in integrand.zeta]
+    return integrand.log_prob(zeta, integrand.weights(integrand.theta, walk.all())) / walk.draws
+
+
+def stream(integrand: Integrand, walk: Walk) -> Tensor:
+    """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
+    mean: Tensor = _Stream.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
+
+
+def regen(integrand: Integrand, walk: Walk) -> Tensor:
+    """The same value and gradient with nothing kept but theta and a seed; the backward draws the noise again."""
+    mean: Tensor = _Regen.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return mean
+
+
+def _accumulate(
+    integrand: Integrand, walk: Walk, inputs: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The sum of the integrand over all draws, in float64, and its gradient for the inputs that need one.
+
+    Only log p is differentiated by autograd, block by block; dW/dtheta is the form's own. Blocks may run in parallel:
+    each adds to its own part of theta; what they all share is added up in their order at the end.
+    """
+    split = 1 + isinstance(integrand.q.loc, Tensor)
+    theta, zeta, learned = inputs[:split], inputs[split:], needed[split:]
+    slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
+    values: dict[int, Tensor] = {}
+    shared: dict[tuple[int, int], Tensor] = {}
+    lock = threading.Lock()
+
+    def visit(block: slice, xi: Tensor) -> None:
+        places = [integrand.place(z, block) for z in zeta]
+        with torch.no_grad():
+            w = integrand.weights([x[block] for x in theta], xi)
+            cuts = [cut(z, place).detach() for z, place in zip(zeta, places, strict=True)]
+        with torch.enable_grad():
+            w.requires_grad_(any(needed[:split]))
+            leaves = [c.requires_grad_() if need else c for c, need in zip(cuts, learned, strict=True)]
+            value = integrand.log_prob(leaves, w)
+            sources = [x for x in (w, *leaves) if x.requires_grad]
+            found = list(torch.autograd.grad(value, sources, allow_unused=True)) if value.requires_grad else []
+        detached = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+        values[block.start] = values[block.start] + detached if block.start in values else detached
+        if found and w.requires_grad and (slope := found.pop(0)) is not None:
+            by_loc, by_scale = integrand.q.form.pull_back(slope, w.detach(), xi)
+            for into, part in zip(slopes[:split], (by_scale, by_loc), strict=False):
+                if into is not None:
+                    into[block].add_(part)
+        for k, (into, place) in enumerate(zip(slopes[split:], places, strict=True)):
+            own = found.pop(0) if into is not None and found else None
+            if into is None or own is None:
+                continue
+            if isinstance(place, slice):
+                into.view(-1)[place].add_(own)
+            elif place is not None:
+                with lock:
+                    into.view(-1).index_add_(0, place, own)
+            else:
+                key = (block.start, k)
+                shared[key] = shared[key] + own if key in shared else own
+
+    walk.each(visit)
+    for key in sorted(shared):
+        into = slopes[split + key[1]]
+        assert into is not None
+        into.add_(shared[key])
+    return torch.stack([values[start] for start in sorted(values)]).sum(), slopes
+
+
+class _Stream(torch.autograd.Function):
+    """The gradient of the mean is accumulated while the mean is: O(1) memory in M."""
+
+    @staticmethod
+    def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
+        total, slopes = _accumulate(integrand, walk, inputs, ctx.needs_input_grad[2:])
+        ctx.save_for_backward(*(None if s is None else s.div_(walk.draws) for s in slopes))
+        return total / walk.draws
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivatives("stream")
+        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+
+
+class _Regen(torch.autograd.Function):
+    """The noise is drawn again in the backward: no memory beside theta."""
+
+    @staticmethod
+    def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
+        ctx.integrand, ctx.walk = integrand, walk
+        ctx.save_for_backward(*inputs)
+        total, _ = _accumulate(integrand, walk, inputs, [False] * len(inputs))
+        return total / walk.draws
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivatives("regen")
+        _, slopes = _accumulate(ctx.integrand, ctx.walk, ctx.saved_tensors, ctx.needs_input_grad[2:])
+        scale = grad / ctx.walk.draws
+        return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
+
+
+def refuse_second_derivatives(what: str) -> None:
+    """A backward runs with gradients enabled only for create_graph=True; silence would give a wrong Hessian."""
+    if torch.is_grad_enabled():
+        raise MethodError(
+            f"second derivatives through {what}", "only first ones are kept", "method='direct', 'repar' or 'exact'"
+        )
+
+
+def check_foreign(integrand: Integrand, method: str) -> None:
+    """Refuse a foreign prior that is no density of single weights, or that hides learned tensors from this method."""
+    scale, what = integrand.theta[0], f"{integrand.p.name} prior by {method}"
+    with torch.enable_grad():
+        w = torch.full((1, scale.numel() if integrand.whole else 2), 1.5, dtype=scale.dtype, device=scale.device)
+        zeta = dict(zip(integrand.p.tensors, (z.detach() for z in integrand.zeta), strict=True))
+        rows: Any = integrand.p.build({**integrand.p.values, **zeta}).terms[0].statistic(w)
+    if not isinstance(rows, Tensor) or (not integrand.whole and rows.shape != w.shape):
+        got = f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
+        why = f"log_prob of weights of shape {tuple(w.shape)} gives {got}"
+        raise ParameterError(what, why, "a log_prob that gives one number per weight")
+    if rows.requires_grad and method != "direct":
+        raise MethodError(
+            what,
+            "it holds learned tensors where this method cannot see them",
+            "method='direct', or a distribution whose parameters are its own attributes",
+        )

@@ -1,0 +1,154 @@
+"""The contraction <n(theta), t>: one sum over weights per entry of the tuple, in a graph of a size without M.
+
+Where t comes from is the caller's affair: moments (`exact`), one draw of their law (`stats`), means over M draws
+(`repar`). The sums and their gradient are one autograd.Function, which keeps theta and t and nothing else; its eager
+twin is plain torch, for double backward and for looking at the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.forms import Entry
+from mcrepar.distributions.parameters import Number
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.fused import Factor, Sums, block_of, wide_sum
+from mcrepar.divergence.layout import Order, unflat
+from mcrepar.divergence.methods import DEFAULT_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """coefficient * sum over weights of n(theta) t.
+
+    Args:
+        coefficient: a number or a tensor that broadcasts to the weights.
+        entry: n(theta), as powers of u = loc - center, of scale, and of log scale - center.
+        center: a number or a tensor that broadcasts to the weights.
+        t: the mean of the noise statistic: a number, or a flat tensor with one per weight.
+    """
+
+    coefficient: Number
+    entry: Entry
+    center: Number
+    t: Number
+
+
+def contract(
+    q: Posterior,
+    products: Sequence[Product],
+    order: Order = None,
+    eager: bool = False,
+    max_bytes: int = DEFAULT_BYTES,
+) -> Tensor:
+    """The sum of `products` over the weights of `q`, in float64.
+
+    sum_j c_j sum_d n_j(theta_d) t_jd
+
+    Args:
+        q: the posterior.
+        products: its entries with their coefficients and means.
+        order: in which the means t go through the weights.
+        eager: keep plain autograd, to be looked at.
+        max_bytes: bound on the temporaries of a block of weights.
+    """
+    loc, live = _centred(q, [p for p in products if isinstance(p.t, Tensor) or p.t != 0])
+    plain = [p for p in live if eager or _needs_graph(p)]
+    rest = [p for p in live if not (eager or _needs_graph(p))]
+    total = _eager(q, loc, [_in_shape(p, q, order) for p in plain])
+    if rest:
+        scale = q.learned[-1]
+        coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
+        is_log = q.free_log_scale is not None
+        start = loc if isinstance(loc, Tensor) else None
+        sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
+            factors, ts, start, scale, is_log, block_of(scale, max_bytes), order
+        )
+        stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
+        total = total + stacked @ sums
+    return total
+
+
+def _in_shape(product: Product, q: Posterior, order: Order) -> Product:
+    return replace(product, t=unflat(product.t, q.shape, order)) if isinstance(product.t, Tensor) else product
+
+
+def _centred(q: Posterior, products: list[Product]) -> tuple[Number, list[Product]]:
+    """loc - center and products centred at 0, where the products on loc share a centre that is a tensor."""
+    on_loc = [p.center for p in products if p.entry.loc_power]
+    if not on_loc or not isinstance(on_loc[0], Tensor) or any(c is not on_loc[0] for c in on_loc):
+        return q.loc, products
+    free = [replace(p, center=0.0) if not p.entry.log_power else p for p in products]
+    return (q.loc - on_loc[0]).to(q.dtype).expand(q.shape), free
+
+
+def _needs_graph(product: Product) -> bool:
+    """Whether a prior's tensor stands where only plain autograd can differentiate it."""
+    coefficient, entry = product.coefficient, product.entry
+    learned = isinstance(coefficient, Tensor) and coefficient.numel() > 1 and coefficient.requires_grad
+    return learned or (isinstance(product.center, Tensor) and bool(entry.loc_power or entry.log_power))
+
+
+def _flattened(q: Posterior, product: Product, loc: Number) -> tuple[Number, Factor, Number]:
+    """A product as a scalar coefficient, a factor and t, with what has a shape folded into t."""
+    coefficient, entry, t = product.coefficient, product.entry, product.t
+    center = 0.0 if isinstance(product.center, Tensor) else product.center
+    factor, a = entry.factor, entry.loc_power
+    if not isinstance(loc, Tensor):
+        factor, a = factor * (loc - center) ** a, 0
+    if isinstance(coefficient, Tensor) and coefficient.numel() > 1:
+        t = coefficient.detach().to(q.dtype).expand(q.shape).reshape(-1) * t
+        coefficient = 1.0
+    elif isinstance(coefficient, Tensor):
+        coefficient = coefficient.reshape(())
+    return coefficient, Factor(factor, a, entry.scale_power, entry.log_power, float(center)), t
+
+
+def _eager(q: Posterior, loc: Number, products: Sequence[Product]) -> Tensor:
+    """The products by plain torch operations, without a node that the formula does not have."""
+    wide = wide_sum(q.device)
+    if not products:
+        return torch.zeros((), dtype=wide, device=q.device)
+    summands = [_summand(q, loc, product) for product in products]
+    total = torch.as_tensor(functools.reduce(operator.add, summands), dtype=q.dtype, device=q.device)
+    repeats = q.numel // total.numel()
+    return total.sum(dtype=wide) if repeats == 1 else total.sum(dtype=wide) * repeats
+
+
+def _summand(q: Posterior, loc: Number, product: Product) -> Number:
+    """coefficient n(theta) t, elementwise; what needs no gradient is multiplied first, and so is no node."""
+    entry, coefficient, center = product.entry, product.coefficient, product.center
+    known: Number = product.t
+    known = _times(known, entry.factor)
+    factors: list[Number] = []
+    if entry.loc_power:
+        factors.append(_shifted_power(loc, center, entry.loc_power))
+    if entry.scale_power:
+        factors.append(Monomial(entry.scale_power)(q.scale))
+    if entry.log_power:
+        factors.append(_shifted_power(q.log_scale, center, entry.log_power))
+    if isinstance(coefficient, Tensor) and coefficient.requires_grad:
+        factors.append(coefficient)
+    else:
+        known = _times(known, coefficient)
+    return functools.reduce(_times, [*factors, known])
+
+
+def _shifted_power(x: Number, center: Number, power: int) -> Number:
+    """(x - center)^power."""
+    u = x - center if isinstance(center, Tensor) or center != 0 else x
+    return Monomial(float(power))(u) if isinstance(u, Tensor) else u**power
+
+
+def _times(x: Number, y: Number) -> Number:
+    """x y, without a product by the number 1."""
+    if not isinstance(x, Tensor) and x == 1:
+        return y
+    return x if not isinstance(y, Tensor) and y == 1 else x * y

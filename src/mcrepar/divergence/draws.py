@@ -1,0 +1,145 @@
+"""How M draws of noise are walked: in blocks of weights, each with its own seed, on all cores, in bounded memory.
+
+One seed is taken from the user's generator. Every block of weights and chunk of draws has a generator seeded by it
+and by its place, so the noise does not depend on the number of threads, can be replayed (`regen`), and is the same
+for every method that walks it: `repar`, `stream`, `regen` and `direct` see identical noise for one generator state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.cores import on_cores
+from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.variates import GOLDEN
+from mcrepar.distributions.variates import new_seed as new_seed
+
+CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
+COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
+SPLIT = 2**20  # numbers in the table of block radii of a joint law
+
+
+@dataclass(frozen=True)
+class Walk:
+    """M draws of noise over a flat tensor of `size` weights.
+
+    Args:
+        noise: its law.
+        draws: M.
+        size: the number of weights.
+        dtype: of the noise.
+        device: of the noise.
+        seed: from `new_seed`.
+        max_bytes: bound on what one block and its temporaries may hold, over all threads.
+        whole: whether a block must hold all weights (a joint prior).
+    """
+
+    noise: Noise
+    draws: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+    max_bytes: int
+    whole: bool = False
+
+    @property
+    def threads(self) -> int:
+        """How many blocks are walked at once."""
+        if self.device.type != "cpu":
+            return 1
+        affordable = self.max_bytes // (COPIES * self.dtype.itemsize * self.budget)
+        return max(1, min(torch.get_num_threads(), len(self.blocks), affordable))
+
+    @property
+    def budget(self) -> int:
+        """How many elements a block may hold."""
+        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize))
+        return min(most, CPU_BLOCK) if self.device.type == "cpu" else most
+
+    @property
+    def blocks(self) -> list[slice]:
+        """The blocks of weights."""
+        width = self.size if self.whole else min(self.size, self.budget)
+        return [slice(i, min(i + width, self.size)) for i in range(0, self.size, width)]
+
+    def each(self, visit: Callable[[slice, Tensor], None]) -> None:
+        """Call `visit(block, xi)` for every block and chunk of draws, xi being (draws of the chunk, block size).
+
+        Blocks run in parallel; the chunks of one block run in order.
+        """
+        blocks = self.blocks
+        for first, radii in self._groups():
+            count = self.draws - first if radii is None else len(radii)
+
+            def walk(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
+                generator = torch.Generator(self.device)
+                for index in share:
+                    self._walk_block(index, blocks[index], first, count, radii, generator, visit)
+
+            on_cores(len(blocks), self.threads, walk)
+
+    def all(self) -> Tensor:
+        """All the noise at once: (draws, size)."""
+        out = torch.empty(self.draws, self.size, dtype=self.dtype, device=self.device)
+        seen = dict.fromkeys((b.start for b in self.blocks), 0)
+
+        def fill(block: slice, xi: Tensor) -> None:
+            row = seen[block.start]
+            out[row : row + len(xi), block] = xi
+            seen[block.start] = row + len(xi)
+
+        with torch.no_grad():
+            self.each(fill)
+        return out
+
+    def norms(self) -> Tensor:
+        """The norms of the draws of a joint law: (draws,)."""
+        parts = [self._split(first, count)[0] for first, count in self._group_sizes()]
+        return torch.cat(parts)
+
+    def _walk_block(
+        self,
+        index: int,
+        block: slice,
+        first: int,
+        count: int,
+        radii: Tensor | None,
+        generator: torch.Generator,
+        visit: Callable[[slice, Tensor], None],
+    ) -> None:
+        width = block.stop - block.start
+        rows = max(1, self.budget // width)
+        for start in range(0, count, rows):
+            draws = min(rows, count - start)
+            generator.manual_seed(self._seed(index + 1, first + start))
+            radius = None if radii is None else radii[start : start + draws, index]
+            xi = self.noise.draw(draws, width, dtype=self.dtype, device=self.device, generator=generator, radius=radius)
+            visit(block, xi)
+
+    def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
+        """Runs of draws: all at once for elementwise noise, tables of block radii for a joint law."""
+        if not self.noise.joint:
+            yield 0, None
+            return
+        for first, count in self._group_sizes():
+            yield first, self._split(first, count)[1]
+
+    def _group_sizes(self) -> list[tuple[int, int]]:
+        group = max(1, SPLIT // len(self.blocks))
+        return [(first, min(group, self.draws - first)) for first in range(0, self.draws, group)]
+
+    def _split(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator(self.device)
+        generator.manual_seed(self._seed(0, first))
+        sizes = [b.stop - b.start for b in self.blocks]
+        parts = self.noise.split(count, sizes, dtype=self.dtype, device=self.device, generator=generator)
+        assert parts is not None
+        return parts
+
+    def _seed(self, place: int, first: int) -> int:
+        return (self.seed + GOLDEN * (place * self.draws + first)) % 2**63

@@ -1,0 +1,241 @@
+"""The sums of a contraction and their gradient as one autograd.Function, in blocks.
+
+It keeps theta and t for the backward and nothing else; with create_graph=True its backward is plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.parameters import Number
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.layout import Order, empty_like, flat, unflat
+
+COPIES = 8  # temporaries of a block that live at once
+CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
+
+
+def wide_sum(device: torch.device) -> torch.dtype:
+    """The precision in which sums over weights are added up."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@dataclass(frozen=True)
+class Factor:
+    """n(theta) as numbers: factor u^a scale^b r^j, u = loc - center, r = log scale - center."""
+
+    factor: float
+    a: int
+    b: float
+    j: int
+    center: float
+
+    @property
+    def constant(self) -> bool:
+        """Whether it does not depend on theta."""
+        return not (self.a or self.b or self.j)
+
+
+class Sums(torch.autograd.Function):
+    """sum_d n_j(theta_d) t_jd for every j: value and gradient without a graph, in blocks that stay in the cache.
+
+    theta comes in its shape and the gradient leaves in it, as no view of anything: autograd then adds the likelihood's
+    gradient into it instead of allocating their sum.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        factors: tuple[Factor, ...],
+        ts: tuple[Number, ...],
+        loc: Tensor | None,
+        scale: Tensor,
+        is_log: bool,
+        block: int,
+        order: Order,
+    ) -> Tensor:
+        ctx.factors, ctx.is_log, ctx.block, ctx.order = factors, is_log, block, order
+        ctx.numbers = [None if isinstance(t, Tensor) else t for t in ts]
+        ctx.save_for_backward(loc, scale, *(t for t in ts if isinstance(t, Tensor)))
+        wide = wide_sum(scale.device)
+        parts = [
+            torch.stack([point.sum(f, t) for f, t in zip(factors, at, strict=True)]).to(wide)
+            for point, at in _points(ts, loc, scale, is_log, block, order)
+        ]
+        return torch.stack(parts).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        loc, scale, *tensors = ctx.saved_tensors
+        kept = iter(tensors)
+        ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
+        if torch.is_grad_enabled():  # create_graph=True
+            slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, ctx.order, grad)
+            return None, None, *slopes, None, None, None
+        weights = grad.tolist()
+        d_loc = empty_like(loc, ctx.order) if loc is not None and ctx.needs_input_grad[2] else None
+        d_scale = empty_like(scale, ctx.order) if ctx.needs_input_grad[3] else None
+        rows = [None if d is None else flat(d, ctx.order) for d in (d_loc, d_scale)]
+        start = 0
+        for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block, ctx.order):
+            stop = start + point.size
+            jobs = list(zip(ctx.factors, at, weights, strict=True))
+            for row, slope in zip(rows, (point.slope_loc, point.slope_scale), strict=True):
+                if row is not None:
+                    _combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
+            start = stop
+        return None, None, d_loc, d_scale, None, None, None
+
+
+def block_of(scale: Tensor, max_bytes: int) -> int:
+    """How many weights are contracted at once."""
+    most = max(1, max_bytes // (COPIES * scale.dtype.itemsize))
+    return min(most, CPU_BLOCK) if scale.device.type == "cpu" else most
+
+
+def _points(
+    ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int, order: Order
+) -> Iterator[tuple[_Point, list[Number]]]:
+    """The blocks of weights with their t."""
+    loc, scale = None if loc is None else flat(loc, order), flat(scale, order)
+    for start in range(0, scale.numel(), block):
+        cut = slice(start, start + block)
+        point = _Point(None if loc is None else loc[cut], scale[cut], is_log)
+        yield point, [t[cut] if isinstance(t, Tensor) else t for t in ts]
+
+
+class _Point:
+    """theta on one block of weights, with the powers that its entries share."""
+
+    def __init__(self, loc: Tensor | None, scale: Tensor, is_log: bool) -> None:
+        self.loc, self.given, self.is_log = loc, scale, is_log
+        self.size = scale.numel()
+        self.cache: dict[tuple[str, float], Tensor] = {}
+
+    @property
+    def scale(self) -> Tensor:
+        return self._once("scale", 0.0, lambda: self.given.exp() if self.is_log else self.given)
+
+    def u(self, center: float) -> Tensor:
+        loc = self.loc
+        assert loc is not None
+        return self._once("u", center, lambda: loc - center if center else loc)
+
+    def r(self, center: float) -> Tensor:
+        log = self._once("log", 0.0, lambda: self.given if self.is_log else self.given.log())
+        return self._once("r", center, lambda: log - center if center else log)
+
+    def sum(self, f: Factor, t: Number) -> Tensor:
+        """The sum over the block of n t."""
+        parts = self.powers(f, f.a, f.b, f.j)
+        factor = f.factor
+        if isinstance(t, Tensor):
+            parts.append(t)
+        else:
+            factor = factor * t
+        if not parts:
+            return self.given.new_full((), factor * self.size)
+        if len(parts) == 1:
+            return factor * parts[0].sum()
+        left = parts[0]
+        for part in parts[1:-1]:
+            left = left * part
+        return factor * torch.dot(left, parts[-1])
+
+    def slope_loc(self, f: Factor, t: Number, weight: float) -> tuple[float, list[Tensor]]:
+        """weight * d(n t)/d loc as a number and tensors to be multiplied."""
+        return _scaled(weight * f.factor * f.a, self.powers(f, f.a - 1, f.b, f.j) if f.a else [], t)
+
+    def slope_scale(self, f: Factor, t: Number, weight: float) -> tuple[float, list[Tensor]]:
+        """weight * d(n t)/d scale, or d log_scale where that is the free parameter."""
+        power = f.b if self.is_log else f.b - 1
+        if not f.j:
+            return _scaled(weight * f.factor * f.b, self.powers(f, f.a, power, 0) if f.b else [], t)
+        if not f.b:
+            return _scaled(weight * f.factor * f.j, self.powers(f, f.a, power, f.j - 1), t)
+        mixed = f.b * self.r(f.center) + f.j  # d (scale^b r^j) = scale^(b-1) r^(j-1) (b r + j)
+        return _scaled(weight * f.factor, [*self.powers(f, f.a, power, f.j - 1), mixed], t)
+
+    def powers(self, f: Factor, a: int, b: float, j: int) -> list[Tensor]:
+        """u^a scale^b r^j as tensors to be multiplied."""
+        out = []
+        if a:
+            out += [self.u(f.center)] * a if a <= 2 else [self.u(f.center) ** a]
+        if b:
+            out += self._scale_power(b)
+        if j:
+            out += [self.r(f.center)] * j if j <= 2 else [self.r(f.center) ** j]
+        return out
+
+    def _scale_power(self, b: float) -> list[Tensor]:
+        if b in (1, 2):
+            return [self.scale] * int(b)
+        if self.is_log:
+            return [self._once("power", b, lambda: (self.given * b).exp())]
+        return [self._once("power", b, lambda: Monomial(b)(self.given))]
+
+    def _once(self, kind: str, key: float, make: Any) -> Tensor:
+        if (kind, key) not in self.cache:
+            self.cache[kind, key] = make()
+        return self.cache[kind, key]
+
+
+def _scaled(weight: float, parts: list[Tensor], t: Number) -> tuple[float, list[Tensor]]:
+    if isinstance(t, Tensor):
+        return weight, [*parts, t]
+    return weight * t, parts
+
+
+def _combine(slopes: list[tuple[float, list[Tensor]]], out: Tensor) -> None:
+    """out = sum of weight * product of tensors, in few passes."""
+    live = [s for s in slopes if s[0]]
+    constant = sum(weight for weight, parts in live if not parts)
+    fresh = True
+    for weight, parts in live:
+        if not parts:
+            continue
+        left = parts[0]
+        for part in parts[1:-1]:
+            left = left * part
+        if len(parts) == 1:
+            torch.mul(left, weight, out=out) if fresh else out.add_(left, alpha=weight)
+        elif fresh:
+            torch.mul(left, parts[-1], out=out).mul_(weight)
+        else:
+            out.addcmul_(left, parts[-1], value=weight)
+        fresh = False
+    if fresh:
+        out.fill_(constant)
+    elif constant:
+        out.add_(constant)
+
+
+def _differentiable(
+    factors: Sequence[Factor],
+    ts: Sequence[Number],
+    loc: Tensor | None,
+    scale: Tensor,
+    is_log: bool,
+    order: Order,
+    grad: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient as a graph of its own, for double backward."""
+    point = _Point(None if loc is None else flat(loc, order), flat(scale, order), is_log)
+
+    def slope(parts: list[tuple[float, list[Tensor]]]) -> Tensor:
+        total = torch.zeros_like(point.given)
+        for (weight, tensors), g in zip(parts, grad.unbind(), strict=True):
+            product = weight * g.to(scale.dtype)
+            for tensor in tensors:
+                product = product * tensor
+            total = total + product
+        return unflat(total, scale.shape, order)
+
+    jobs = list(zip(factors, ts, strict=True))
+    d_loc = None if loc is None else slope([point.slope_loc(f, t, 1.0) for f, t in jobs])
+    return d_loc, slope([point.slope_scale(f, t, 1.0) for f, t in jobs])

@@ -1,0 +1,201 @@
+"""The method quad: every weight by adaptive quadrature, or, where there are many, from a table over (loc, scale).
+
+All weights of a tensor share the noise and, mostly, the prior, so E log p(W) is one smooth function of loc and scale.
+It is computed on a grid, in asinh((loc - centre) / length) and log scale, and interpolated; the grid is refined until
+the table agrees with the quadrature of some of the weights, else every weight is integrated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.forms import IDENTITY
+from mcrepar.distributions.interpolation import Surface
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.average import Integrand, cut, refuse_second_derivatives
+from mcrepar.divergence.draws import COPIES, CPU_BLOCK, Walk
+from mcrepar.divergence.integral import Expectation, Weights, expectation
+
+FROM = 20_000  # weights from which a table is cheaper
+CHECKED = 200  # weights at random whose quadrature a table must meet
+CLOSE = 1e-8  # how near a table's values must be in the mean, absolute and relative
+SLOPES, ONE = 100, 100  # how many times that its gradients may miss, and a single weight
+LEAST = 0.01  # of the gradient by log scale, which is added to the entropy's, of 1
+FIRST = (25, 13)  # points of the first grid
+SHARE = 4  # a table has at most one point for so many weights
+BLOCK = 2**14  # weights that are interpolated at once
+
+
+def quad(integrand: Integrand, walk: Walk) -> tuple[Tensor, Tensor]:
+    """sum over weights of E log p(W) without its constant, with S tensors kept for the backward, and its error."""
+    inputs = [*integrand.theta, *integrand.zeta]
+    needed = [x.requires_grad and torch.is_grad_enabled() for x in inputs]
+    with torch.no_grad():
+        weights = _wide(integrand, inputs, needed, walk)
+        most = walk.max_bytes // (COPIES * weights.scale.element_size())
+        most = min(most, CPU_BLOCK) if walk.device.type == "cpu" else most
+        found = _tabulated(weights, most) or expectation(weights, most)
+        split = len(integrand.theta)
+        slopes = [
+            _folded(integrand, x, s, k < split) for k, (x, s) in enumerate(zip(inputs, found.slopes, strict=True))
+        ]
+        value, error = found.value.sum(), found.error.sum()
+    total: Tensor = _Known.apply(value, slopes, *inputs)  # type: ignore[no-untyped-call]
+    return total, error
+
+
+def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool], walk: Walk) -> Weights:
+    """The weights in double precision, with the prior's values for each of them."""
+    dtype = torch.float32 if walk.device.type == "mps" else torch.float64
+    split = len(integrand.theta)
+    scale, *rest = (x.detach().to(dtype) if x.is_floating_point() else x for x in inputs)
+    loc, zeta = rest[0] if split == 2 else integrand.q.loc, rest[split - 1 :]
+    places = [integrand.place(z, slice(0, len(scale))) for z in zeta]
+    zeta = [cut(z.reshape(()) if z.numel() == 1 else z, place) for z, place in zip(zeta, places, strict=True)]
+    return Weights(integrand.q, integrand.p, scale, loc, zeta, [place is not None for place in places], needed)
+
+
+def _folded(integrand: Integrand, x: Tensor, slopes: Tensor | None, own: bool) -> Tensor | None:
+    """The gradients of single weights in the shape of the tensor that they belong to; `own`: of the posterior."""
+    if slopes is None or own:
+        return slopes if slopes is None else slopes.to(x.dtype)
+    place = integrand.place(x, slice(0, len(integrand.theta[0])))
+    if place is None:
+        return (slopes.sum() if x.numel() == 1 else slopes).to(x.dtype).reshape(x.shape)
+    if isinstance(place, slice):
+        return slopes.to(x.dtype).reshape(x.shape)
+    return torch.zeros(x.numel(), dtype=slopes.dtype, device=x.device).index_add_(0, place, slopes).to(x).view(x.shape)
+
+
+class _Known(torch.autograd.Function):
+    """A value whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, slopes: list[Tensor | None], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*slopes)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivatives("quad")
+        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Chart:
+    """The coordinates of a table: asinh((loc - centre) / length), and log scale."""
+
+    weights: Weights
+    centre: float
+    length: float
+
+    @classmethod
+    def of(cls, weights: Weights) -> _Chart:
+        """With the centre of the prior, and the larger of its shortest feature and the narrowest weight as length."""
+        if weights.q.form.outer is not IDENTITY:
+            return cls(weights, 0.0, 1.0)
+        noise, terms = weights.q.noise, weights.density(weights.zeta).terms
+        spread = math.sqrt(noise.moment(Monomial(2.0))) if noise.finite(2.0) else 1.0
+        least = spread * float(weights.scale.min())
+        features = [float(d) for t in terms for d in t.statistic.features if float(d) > 0]
+        return cls(weights, float(terms[-1].center), max(min(features, default=least), least))
+
+    def coordinates(self, w: Weights) -> tuple[Tensor, Tensor]:
+        """Of weights."""
+        log_scale = w.scale.log()
+        if not isinstance(w.loc, Tensor):
+            return torch.zeros_like(log_scale), log_scale
+        return ((w.loc - self.centre) / self.length).asinh(), log_scale
+
+    def at(self, first: Tensor, second: Tensor) -> Weights:
+        """The weights at the points of a grid."""
+        a, b = (x.flatten() for x in torch.meshgrid(first, second, indexing="ij"))
+        loc = self.centre + self.length * a.sinh() if isinstance(self.weights.loc, Tensor) else self.weights.loc
+        return replace(self.weights, scale=b.exp(), loc=loc)
+
+
+def _tabulated(weights: Weights, most: int) -> Expectation | None:
+    """E log p(W) of many weights from a table; None where they are few, the prior is not one, or it did not agree."""
+    count = len(weights.scale)
+    if count < FROM or weights.p.row is None or any(weights.spread):
+        return None
+    chart = _Chart.of(weights)
+    coordinates = chart.coordinates(weights)
+    chosen = weights[_picked(coordinates)]
+    true, points = _fields(chosen, expectation(chosen, most)), chart.coordinates(chosen)
+    sizes = true[1:].abs().mean(1)
+    if weights.needed[0]:
+        sizes[0].clamp_(min=LEAST)
+    bound = CLOSE * torch.cat([1 + true[:1].abs().mean(1), SLOPES * sizes])
+    shape = [1 if bool(x.min() == x.max()) else n for x, n in zip(coordinates, FIRST, strict=True)]
+    while shape[0] * shape[1] * SHARE <= count:
+        surface, error = _surface(chart, coordinates, shape, most)
+        misses = (surface(*points) - true).abs()
+        if bool((misses.mean(1) <= bound).all() and (misses.amax(1) <= ONE * bound).all()):
+            return _read(surface, coordinates, weights, float(misses[0].mean()) + error)
+        shape = _finer(surface.values, bound, shape)
+    return None
+
+
+def _picked(coordinates: tuple[Tensor, Tensor]) -> Tensor:
+    """The weights by which a table is judged: at random, nearest to the prior's centre, and at the ends."""
+    first, second = coordinates
+    chance = torch.randint(len(first), (CHECKED,), generator=torch.Generator().manual_seed(0)).to(first.device)
+    nearest = first.abs().topk(CHECKED // 2, largest=False).indices
+    ends = [end for x in (first, second) for end in (x.argmin(), x.argmax())]
+    return torch.cat([chance, nearest, torch.stack(ends)])
+
+
+def _fields(weights: Weights, found: Expectation) -> Tensor:
+    """What is tabulated: the value, and the gradients, those by loc and scale per standard deviation."""
+    own = [s * weights.scale for s in found.slopes[: weights.theta] if s is not None]
+    return torch.stack([found.value, *own, *(s for s in found.slopes[weights.theta :] if s is not None)])
+
+
+def _finer(values: Tensor, bound: Tensor, shape: Sequence[int]) -> list[int]:
+    """The next grid: finer in the directions in which every second point does not give those between."""
+    out = []
+    for dimension, n in zip((1, 2), shape, strict=True):
+        x = values.movedim(dimension, -1)
+        middle = (
+            150 * (x[..., 4:-6] + x[..., 6:-4]) - 25 * (x[..., 2:-8] + x[..., 8:-2]) + 3 * (x[..., :-10] + x[..., 10:])
+        )
+        miss = (middle / 256 - x[..., 5:-5]).abs().flatten(1).amax(1) / 64 if n > 10 else torch.zeros_like(bound)
+        out.append(bool((miss > ONE * bound).any()))
+    if not any(out):
+        out = [n > 1 for n in shape]
+    return [2 * n - 1 if finer else n for n, finer in zip(shape, out, strict=True)]
+
+
+def _surface(
+    chart: _Chart, coordinates: tuple[Tensor, Tensor], shape: Sequence[int], most: int
+) -> tuple[Surface, float]:
+    """The table of a grid over the range of the coordinates, and the largest error of its quadratures."""
+    ends = [(float(x.min()), float(x.max())) for x in coordinates]
+    steps = [(high - low) / max(n - 1, 1) or 1.0 for (low, high), n in zip(ends, shape, strict=True)]
+    like = coordinates[0]
+    axes = [
+        low + step * torch.arange(n, dtype=like.dtype, device=like.device)
+        for (low, _), step, n in zip(ends, steps, shape, strict=True)
+    ]
+    grid = chart.at(*axes)
+    found = expectation(grid, most)
+    return Surface([low for low, _ in ends], steps, _fields(grid, found).view(-1, *shape)), float(found.error.max())
+
+
+def _read(surface: Surface, coordinates: tuple[Tensor, Tensor], weights: Weights, error: float) -> Expectation:
+    """Every weight from the table."""
+    blocks = [
+        surface(first, second) for first, second in zip(*(torch.split(x, BLOCK) for x in coordinates), strict=True)
+    ]
+    fields = iter(torch.cat(blocks, 1))
+    value = next(fields)
+    own = [next(fields) / weights.scale if need else None for need in weights.needed[: weights.theta]]
+    slopes = [*own, *(next(fields) if need else None for need in weights.learned)]
+    return Expectation(value, torch.full_like(value, error), slopes)

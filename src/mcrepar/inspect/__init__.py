@@ -1,0 +1,1 @@
+"""What people look at: Table 1, autograd graphs and their pictures."""

@@ -1,0 +1,165 @@
+"""Reading run folders below one folder: nothing outside it can be named, and nothing in it is trusted to be whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcrepar.data.numpy_files import npz_names, read_npz
+from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_json, read_text
+from mcrepar.workbench.app.run_arrays import Arrays, Damaged, checked, foreign, wanted
+
+_MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
+_DEEPEST = 3  # folders below the root
+_MOST_RUNS = 500
+_MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
+_MOST_TEXT = 4 * 2**20  # of a text file
+_MOST_ROWS = 20_000  # epochs of log.csv
+_MOST_COLUMNS = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a run folder holds.
+
+    Args:
+        name: its path below the root.
+        facts: of run.json.
+        log: the columns of log.csv.
+        arrays: of predictions.npz; empty before `mcrepar evaluate`.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    log: Mapping[str, list[float]]
+    arrays: Arrays
+
+    @property
+    def foreign(self) -> list[str]:
+        """The names of the data sets that the network was not trained for."""
+        return [name for name in map(foreign, self.arrays) if name]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs below a folder; None stands for no folder."""
+
+    root: Path | None
+
+    def names(self) -> list[str]:
+        """The run folders, newest first; those whose name is no text cannot be asked for."""
+        if self.root is None or not self.root.is_dir():
+            return []
+        top = self.root.resolve()
+        found = sorted(islice(_run_folders(top, _DEEPEST), _MOST_RUNS), key=_modified, reverse=True)
+        names = [folder.relative_to(top).as_posix() for folder in found]
+        return [name for name in names if name.isascii() or name == name.encode("utf-8", "replace").decode()]
+
+    def open(self, name: str) -> Run:
+        """Read a run; whatever is missing or damaged is named."""
+        asked = f"run {name!r}"
+        if self.root is None or not self.root.is_dir():
+            where = "no folder was given" if self.root is None else f"there is no folder {self.root}"
+            raise ParameterError("runs", where, "mcrepar app --runs FOLDER")
+        folder = inside(self.root, name, asked)
+        if not folder.is_dir() or not any((folder / mark).is_file() for mark in _MARKS):
+            raise ParameterError(asked, "there is no run in this folder", "a folder that mcrepar train wrote")
+        return Run(
+            name,
+            self._read(asked, folder / "run.json", _facts, {}),
+            self._read(asked, folder / "log.csv", _log, {}),
+            self._read(asked, folder / "predictions.npz", _predictions, {}),
+        )
+
+    def _read(self, asked: str, path: Path, read: Callable[[Path], T], missing: T) -> T:
+        """What a file of the run holds; an error says which file it is about."""
+        assert self.root is not None
+        real = inside(self.root, str(path), f"{asked}: {path.name}")
+        instead = "mcrepar evaluate, once more" if path.suffix == ".npz" else "a run that is whole"
+        try:
+            return read(real)
+        except FileNotFoundError:
+            return missing
+        except ParameterError as error:
+            raise ParameterError(asked, f"{path.name} is damaged: {error.why}", instead) from None
+        except (OSError, Damaged) as error:
+            raise ParameterError(asked, f"{path.name} is damaged: {error}", instead) from None
+
+
+def inside(root: Path, name: str, asked: str) -> Path:
+    """The path of `name` below `root`, links followed; refused where it leads outside."""
+    top = root.resolve()
+    try:
+        path = (top / name).resolve()
+        path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links, a name of a thousand letters
+        raise ParameterError(asked, f"it is no path ({error})", "a name from the list") from None
+    if not path.is_relative_to(top):
+        raise ParameterError(asked, "it lies outside the folder of runs", "a name from the list")
+    return path
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        if any((folder / mark).is_file() for mark in _MARKS):
+            yield folder
+            return
+        children = sorted(folder.iterdir()) if depth else []
+    except OSError:  # it may not be read, or has gone
+        return
+    for child in children:
+        if child.is_dir() and not child.is_symlink():
+            yield from _run_folders(child, depth - 1)
+
+
+def _modified(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    found = read_json(path, _MOST_TEXT)
+    return found if isinstance(found, dict) else {}
+
+
+def _log(path: Path) -> Mapping[str, list[float]]:
+    """The columns of log.csv as numbers, NaN where a cell is empty."""
+    try:
+        lines = csv.reader(io.StringIO(read_text(path, _MOST_TEXT), newline=""))
+        header = next(lines, [])
+        rows = [row for row in islice(lines, _MOST_ROWS + 1) if row]
+    except csv.Error as error:
+        raise Damaged(f"it is no table ({error})") from None
+    if len(header) > _MOST_COLUMNS or len(rows) > _MOST_ROWS:
+        raise Damaged(f"it has more than {_MOST_ROWS:,} rows or {_MOST_COLUMNS} columns")
+    try:
+        columns = zip(*rows, strict=True) if rows else ([] for _ in header)
+        return {
+            name: [float(cell) if cell else math.nan for cell in column]
+            for name, column in zip(header, columns, strict=True)
+        }
+    except ValueError as error:
+        raise Damaged(f"its cells are no numbers of {len(header)} columns ({error})") from None
+
+
+def _predictions(path: Path) -> Arrays:
+    stat = path.stat()
+    return _arrays(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _arrays(path: Path, modified: int, size: int) -> Arrays:
+    """The arrays of a file as it is now: the key says when it was written."""
+    return checked(read_npz(path, wanted(npz_names(path)), _MOST_BYTES))

@@ -1,0 +1,222 @@
+"""A trained network is asked about data: predictions.npz, metrics.json, figures and report.html in its run folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mcrepar import __version__, metrics
+from mcrepar.data.dataset import Split
+from mcrepar.errors import CollapseWarning, ParameterError
+from mcrepar.nn.latent import Latent
+from mcrepar.nn.module import BayesianModule
+from mcrepar.prediction import Prediction, predict
+from mcrepar.workbench.evaluation.data_sets import Foreign, Prepared, known_part, read_foreign
+from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
+from mcrepar.workbench.evaluation.options import EvaluateOptions
+from mcrepar.workbench.evaluation.report import write_report
+from mcrepar.workbench.evaluation.report_console import print_results
+from mcrepar.workbench.evaluation.report_pictures import chosen, thumbnails
+from mcrepar.workbench.training.distributed import joined
+from mcrepar.workbench.training.setup import Run, open_run
+from mcrepar.workbench.training.whole_file import remove_stale, write_bytes
+
+__all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
+WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
+EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
+
+
+def evaluate(options: EvaluateOptions) -> Path:
+    """Ask the network of a run folder, write what it answers and a report, and return the path of metrics.json.
+
+    Args:
+        options: the folder and what to ask; every one has a default.
+    """
+    options.check()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ParameterError("mcrepar evaluate under torchrun", "it is the work of one process", "it without torchrun")
+    for module in EXTRAS:
+        if find_spec(module) is None:
+            raise ParameterError("mcrepar evaluate", f"{module} is not installed", "pip install 'mcrepar[train,plot]'")
+    with joined(options.device) as world:
+        run = open_run(options.folder)
+        if not os.access(run.folder, os.W_OK | os.X_OK):
+            raise ParameterError(f"evaluate {run.folder}", "it cannot be written", "a copy where you may write")
+        run.bnn.to(world.device)
+        run.likelihood.to(world.device)
+        return evaluate_run(run, options)
+
+
+def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
+    """The same for a run that is open.
+
+    Args:
+        run: what `open_run` returns.
+        options: what to ask.
+    """
+    known = known_part(run, options.split)
+    foreign = _foreign(run, known, options)
+    notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
+    kind = CLASSES if run.facts.classes else NUMBERS
+    y = known.y.numpy()
+    prediction = _predict(run, run.bnn, known.x, options, options.draws)
+    at_mean = _predict(run, _AtMean(run.bnn), known.x, options, 1)
+    answers = kind.answers(prediction)
+    contents: Arrays = {"y": y, "draws": np.array(options.draws), "classes": np.array(run.facts.classes, dtype=np.str_)}
+    contents |= answers | _pictures(kind, known.x, answers, y, options.images)
+    results = {
+        "task": kind.name,
+        "mcrepar": __version__,
+        "data": _about_data(run, known, options.split),
+        "model": {"name": run.config.model, **_families(run.bnn)},
+        "draws": options.draws,
+        "seed": options.seed,
+        "command": options.command(),
+        "in": kind.scores(prediction, answers, y),
+        "mean_weights": kind.scores(at_mean, kind.answers(at_mean), y),
+        **kind.details(prediction, answers, y),
+        "posterior": _diagnosed(run.bnn),
+        "ood": {},
+        "notes": notes,
+    }
+    for other in foreign:
+        prediction = _predict(run, run.bnn, other.split.x, options, options.draws)
+        theirs = kind.answers(prediction)
+        results["ood"][other.name] = _compared(kind, run, prediction, answers, theirs, other)
+        kept = {"y": other.split.y.numpy(), **theirs, **_pictures(kind, other.split.x, theirs, None, options.images)}
+        contents |= {f"ood_{other.name}_{key}": value for key, value in kept.items()}
+    return _written(run.folder, results, contents, options)
+
+
+class _AtMean(nn.Module):
+    """The network at the mean of its weights: what it would say without averaging over draws."""
+
+    def __init__(self, bnn: BayesianModule) -> None:
+        super().__init__()
+        self.bnn = bnn
+        self.weights = bnn.complete("mean")
+
+    def forward(self, x: Tensor) -> Any:
+        return self.bnn.run(self.weights, x)
+
+
+def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draws: int) -> Prediction:
+    """All sets are asked with the same draws of the weights."""
+    device = next(run.bnn.parameters()).device
+    generator = torch.Generator(device).manual_seed(options.seed)
+    bar = options.progress and draws > 1 and sys.stdout.isatty()
+    most = 0 if run.facts.classes else 2**31  # classes need no samples, only running statistics
+    batches = Prepared(run, x, options.batch_size)
+    return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
+
+
+def _foreign(run: Run, known: Split, options: EvaluateOptions) -> list[Foreign]:
+    found = [read_foreign(words, options.root, known, options.resize) for words in options.ood]
+    names = [other.name for other in found]
+    for name in names:
+        if names.count(name) > 1:
+            why = f"two foreign sets are called {name!r}"
+            raise ParameterError(f"--ood {' '.join(options.ood)}", why, f"--ood {name},as=another ...")
+    return found
+
+
+def _diagnosed(bnn: BayesianModule) -> dict[str, Any]:
+    """What became of the posterior, and what to do about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)  # it is among the advice
+        found = bnn.diagnose()
+    totals = {"moved": found.moved, "at_prior": found.at_prior, "kl": found.kl, "effective": found.effective}
+    return {**totals, "advice": list(found.advice), "tensors": [asdict(t) for t in found.tensors]}
+
+
+def _families(bnn: BayesianModule) -> dict[str, str]:
+    """Posterior and prior of the weights, as the network has them."""
+    options = [latent.options for latent in bnn.latents.values() if isinstance(latent, Latent)]
+    sides = {"posterior": [o.posterior.name for o in options], "prior": [o.prior.name for o in options]}
+    return {side: ", ".join(dict.fromkeys(names)) for side, names in sides.items()}
+
+
+def _about_data(run: Run, known: Split, split: str) -> dict[str, Any]:
+    dataset = run.dataset
+    return {
+        "name": dataset.name,
+        "split": split,
+        "count": len(known),
+        "size": list(dataset.size),
+        "channels": dataset.channels,
+        "classes": list(dataset.classes),
+        "source": dataset.source,
+        "simulated": dataset.simulated,
+    }
+
+
+def _compared(
+    kind: Kind, run: Run, prediction: Prediction, known: Arrays, theirs: Arrays, other: Foreign
+) -> dict[str, Any]:
+    """How well each uncertainty finds the foreign data; their own scores where they have the same classes."""
+    by = {name: metrics.detection(doubt(known), doubt(theirs)) for name, doubt in kind.doubts.items()}
+    usual, *_ = kind.doubts
+    about: dict[str, Any] = {
+        "count": len(other.split),
+        "source": other.dataset.source,
+        "simulated": other.dataset.simulated,
+        "score": usual,
+        **by.pop(usual),
+        "by_score": by,
+        "notes": list(other.notes),
+    }
+    same = bool(run.facts.classes) and other.dataset.classes == run.facts.classes
+    if same and other.split.labelled:
+        about["in"] = kind.scores(prediction, theirs, other.split.y.numpy())
+    return about
+
+
+def _pictures(kind: Kind, x: Tensor, answers: Arrays, y: NDArray[Any] | None, count: int) -> Arrays:
+    """Thumbnails of the surest and of the least sure data, and of the surest mistakes."""
+    doubt = next(iter(kind.doubts.values()))(answers)
+    wrong = None if y is None or "label" not in answers else answers["label"] != y
+    places, groups = chosen(doubt, wrong, count)
+    pictures = thumbnails(x, places)
+    if not len(pictures):
+        places, groups = places[:0], groups[:0]
+    return {"thumbnails": pictures, "thumbnail_indices": places, "thumbnail_groups": groups}
+
+
+def _written(folder: Path, results: Mapping[str, Any], contents: Arrays, options: EvaluateOptions) -> Path:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **contents)
+    path = folder / "metrics.json"
+    for place in (folder, folder / "figures"):
+        remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
+    try:
+        write_bytes(folder / "predictions.npz", buffer.getvalue())
+        write_bytes(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())
+        report = write_report(folder)
+    except OSError as error:
+        why = f"{folder} cannot be written ({error.strerror or error})"
+        raise ParameterError(f"evaluate {folder}", why, "a disk with space where you may write") from None
+    if options.progress:
+        print_results(results, report)
+    return path
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: None says that there is no number."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,237 @@
+"""What is being trained: the network, its likelihood and its optimizer, plain at first or Bayesian from the start."""
+
+from __future__ import annotations
+
+import errno
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import CollapseWarning, ParameterError
+from mcrepar.nn.calibration import STATISTICS
+from mcrepar.nn.description import describe_initial, restore_initial
+from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.passes import evaluating
+from mcrepar.nn.saving import save
+from mcrepar.objective import Elbo, elbo
+from mcrepar.workbench.training import checkpoint
+from mcrepar.workbench.training.config import TrainConfig
+from mcrepar.workbench.training.distributed import World
+from mcrepar.workbench.training.schedules import beta_schedule, rate
+from mcrepar.workbench.training.seeds import seed_of
+from mcrepar.workbench.training.setup import (
+    build_likelihood,
+    build_network,
+    give_batch,
+    lay_out,
+    make_bayesian,
+    warm_started,
+)
+from mcrepar.workbench.training.task import Task
+from mcrepar.workbench.training.whole_file import staged
+
+
+class Learner:
+    """A network on its way.
+
+    Args:
+        config: the options.
+        task: its data.
+        world: of processes.
+    """
+
+    net: nn.Module
+    model: nn.Module  # the network, or what averages its gradients over processes
+    optimizer: torch.optim.Adam
+    output: Tensor  # of the last forward
+    statistics: list[Tensor]  # of norm layers
+    before: list[Tensor]  # the same, before the last forward
+
+    def __init__(self, config: TrainConfig, task: Task, world: World) -> None:
+        self.config, self.task, self.world = config, task, world
+        self.steps = config.epochs * task.batches
+        self.first_random = config.deterministic_epochs * task.batches  # the step at which the weights become random
+        self.schedule = beta_schedule(config, self.steps - self.first_random, task.batches)
+        self.likelihood = build_likelihood(config, task.facts).to(world.device)
+        torch.manual_seed(seed_of(config.seed, "start"))
+        self.net = warm_started(build_network(config, task.facts), config).to(world.device)
+        self._try()
+        if config.deterministic_epochs:
+            make_bayesian(build_network(config, task.facts), config)  # refuses now what it would refuse later
+            self._adopt(self.net)
+        else:
+            self.become_bayesian()
+            self._try()
+
+    def _try(self) -> None:
+        """Refuse a network or an objective that the data or the likelihood do not fit, before anything is written."""
+        x, y = self.task.plain(self.task.train.at(torch.arange(min(2, len(self.task.train)))))
+        with evaluating(self.net), torch.no_grad():
+            if self.bayesian is None:
+                self.likelihood.check(self.net(x), y)
+            else:
+                self.objective(x, y, self.first_random)
+
+    @property
+    def bayesian(self) -> BayesianModule | None:
+        """The network, once its weights are random."""
+        return self.net if isinstance(self.net, BayesianModule) else None
+
+    def become_bayesian(self) -> None:
+        """Make the weights random, around what they are; the plain network's optimizer has then done its work."""
+        self.net._forward_hooks.clear()
+        self.__dict__.pop("model", None)
+        self.__dict__.pop("optimizer", None)
+        bnn = make_bayesian(self.net, self.config)
+        self._adopt(bnn)
+        if bnn.calibration.layers:
+            give_batch(bnn, self.task.calibration())
+
+    def _adopt(self, net: nn.Module) -> None:
+        """Train this network from now on."""
+        self.net = net.to(self.world.device)
+        lay_out(net, self.config, self.task.facts)
+        self.model = self.world.wrap(self.net)
+        self.net.register_forward_hook(self._see)
+        self.statistics = [t for name, t in net.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+        named = [(name.endswith(".log_scale"), p) for name, p in self.net.named_parameters()]
+        others = [p for scale, p in named if not scale] + list(self.likelihood.parameters())
+        groups = [
+            {"params": others, "factor": 1.0},
+            {"params": [p for scale, p in named if scale], "factor": self.config.scale_lr},
+        ]
+        groups = [group for group in groups if group["params"]]
+        self.optimizer = torch.optim.Adam(groups, lr=self.config.lr, weight_decay=self.config.weight_decay, fused=True)
+
+    def _see(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        self.output = output.detach()  # for the score, which the objective does not need
+
+    # ---- a step
+
+    def beta(self, step: int) -> float:
+        """The weight of the KL at a step of the run, counted from 0."""
+        return self.schedule(step - self.first_random) if step >= self.first_random else 0.0
+
+    def remember(self) -> None:
+        """Keep the norm statistics, which a forward changes even if no step follows."""
+        self.before = [t.clone() for t in self.statistics]
+
+    def undo(self) -> None:
+        """Bring them back."""
+        for t, kept in zip(self.statistics, self.before, strict=True):
+            t.copy_(kept)
+
+    def objective(self, x: Tensor, y: Tensor, step: int) -> Elbo:
+        """The loss of a batch, with fresh weights where they are random."""
+        config = self.config
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            if self.bayesian is not None:
+                return elbo(
+                    self.model, self.likelihood, x, y, len(self.task.train), beta=self.beta(step),
+                    draws=config.draws, last_layer_draws=config.last_layer_draws,
+                )  # fmt: skip
+            output = self.model(x)
+            self.likelihood.check(output, y)
+            nll = -self.likelihood.log_prob(output.float(), y).mean()
+        if not bool(nll.isfinite()):
+            raise ParameterError("the deterministic network", f"its nll is {nll.item()}", "a smaller --lr")
+        return Elbo(nll, nll, torch.zeros(()))
+
+    def descend(self, e: Elbo, step: int) -> str | None:
+        """One step of Adam; or nothing but the name of the parameter whose gradient is not finite."""
+        self.optimizer.zero_grad()
+        e.loss.backward()  # type: ignore[no-untyped-call]
+        self.world.average(self.likelihood.parameters())
+        named = [*self.net.named_parameters(), *self.likelihood.named_parameters()]
+        gradients = {name: p.grad for name, p in named if p.grad is not None}
+        norm = torch.nn.utils.get_total_norm(gradients.values())
+        if not bool(norm.isfinite()):
+            return next((name for name, grad in gradients.items() if not bool(grad.isfinite().all())), "all parameters")
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_([p for _, p in named], self.config.clip, norm)
+        self._set_rates(step)
+        self.optimizer.step()
+        return None
+
+    def _set_rates(self, step: int) -> None:
+        start, end = (0, self.first_random) if self.bayesian is None else (self.first_random, self.steps)
+        factor, beta1 = rate(self.config.lr_schedule, step - start, end - start)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * factor * group["factor"]
+            group["betas"] = (beta1, group["betas"][1])
+
+    def advice(self) -> tuple[str, ...]:
+        """What is to be said of the posterior when training is over: that it was not trained, or has collapsed."""
+        if self.bayesian is None:
+            return ()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CollapseWarning)  # it is among the sentences
+            return self.bayesian.diagnose().advice
+
+    # ---- what is kept
+
+    def share_statistics(self) -> None:
+        """Give every process the norm statistics of the first."""
+        self.world.share(self.statistics)
+
+    def state(self) -> dict[str, Any]:
+        """All tensors, for a checkpoint."""
+        return {
+            "bayesian": self.bayesian is not None,
+            "model": checkpoint.tensors_of(self.net),
+            "likelihood": self.likelihood.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "initial": None if self.bayesian is None else describe_initial(self.bayesian.random),
+        }
+
+    def restore(self, state: Mapping[str, Any], path: Path) -> None:
+        """Take over the tensors of a checkpoint.
+
+        Args:
+            state: what `state` returned.
+            path: of the checkpoint, for messages.
+        """
+        if state["bayesian"] and self.bayesian is None:
+            self.become_bayesian()
+        checkpoint.restore(self.net, state["model"], path)
+        if self.bayesian is not None and state.get("initial") is not None:  # not in older checkpoints
+            restore_initial(self.bayesian.random, state["initial"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def copy(self) -> dict[str, Any]:
+        """The numbers of the network and its likelihood, as they are now."""
+        state = {"model": checkpoint.tensors_of(self.net), "likelihood": self.likelihood.state_dict()}
+        return {part: {name: t.detach().clone() for name, t in tensors.items()} for part, tensors in state.items()}
+
+    def _load(self, numbers: Mapping[str, Any]) -> None:
+        self.net.load_state_dict(numbers["model"], strict=False)
+        self.likelihood.load_state_dict(numbers["likelihood"])
+
+    def save(self, folder: Path, numbers: Mapping[str, Any] | None = None) -> None:
+        """Write the model to use: the network as `mcrepar.save` does, and the numbers of its likelihood.
+
+        Args:
+            folder: of the model; an error leaves the model that it holds.
+            numbers: what `copy` returned, to write a model of the past.
+        """
+        assert self.bayesian is not None
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(folder))
+        if numbers is not None:
+            present = self.copy()
+            self._load(numbers)
+            try:
+                self.save(folder)
+            finally:
+                self._load(present)
+            return
+        folder.mkdir(exist_ok=True)
+        scales = {name: t.tolist() for name, t in self.likelihood.state_dict().items()}
+        with staged(folder / "likelihood.json", f"{json.dumps(scales)}\n".encode()):
+            save(self.bayesian, folder)

@@ -1,0 +1,61 @@
+"""Types of options: which values pass, and that every option of readers and networks has a type that is known."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+import pytest
+
+from mcrepar.data import DATASETS, load
+from mcrepar.errors import ParameterError
+from mcrepar.models import MODELS, model
+from mcrepar.validation import described, fits
+from mcrepar.workbench.evaluation.options import EvaluateOptions
+from mcrepar.workbench.training.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (int, [0, -3, np.int64(3)], [True, 1.0, "1", None]),
+        (float, [0, 1.5, np.float32(0.5)], [False, "1.5", None]),
+        (bool, [True], [1, "yes"]),
+        (str, ["", "a"], [1, None, ["a"]]),
+        (int | None, [None, 3], ["none", 1.5]),
+        (int | Literal["exact"], [3, "exact"], ["exactly", 1.5]),
+        (Sequence[int], [[], [1, 2], (3,)], [3, "12", [1.0], [True]]),
+        (Sequence[str], [["no", "yes"]], ["no", [False, True], [0, 1]]),
+        (tuple[str, ...], [(), ("a",)], ["a", (1,)]),
+        (Mapping[str, Any], [{}, {"a": 1}], [[1], None]),
+    ],
+)
+def test_values(kind, right, wrong):
+    assert all(fits(value, kind) for value in right)
+    assert not any(fits(value, kind) for value in wrong)
+
+
+def test_every_option_is_of_a_known_type_and_its_default_fits():
+    for row in DATASETS.values():
+        assert all(described(kind) != "names with values" for kind in row.options.values())
+    for row in MODELS.values():
+        kinds = get_type_hints(row.make.__init__)
+        assert all(fits(value, kinds[name]) for name, value in row.options.items() if value is not ...), row.home
+    for options in (TrainConfig(), EvaluateOptions()):
+        assert all(fits(getattr(options, name), kind) for name, kind in get_type_hints(type(options)).items())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: load("digits", test_share="abc"),
+        lambda: load("digits", seed="abc"),
+        lambda: load("arrays", "data.npz", classes="ab"),
+        lambda: load("arrays", "data.npz", classes=[False, True]),
+        lambda: load("nifti", ".", regression="maybe"),
+        lambda: model("fcnet", size=(8,), hidden="abc"),
+        lambda: model("vgg11", batch_norm="no"),
+    ],
+)
+def test_readers_and_networks_refuse_other_types(call):
+    with pytest.raises(ParameterError, match=r"no value of this option|it counts something"):
+        call()

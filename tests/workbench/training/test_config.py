@@ -1,0 +1,157 @@
+import os
+from dataclasses import fields
+from typing import get_args, get_type_hints
+
+import pytest
+import yaml
+
+from mcrepar.data.batches import AUGMENTATIONS
+from mcrepar.errors import ParameterError
+from mcrepar.nn.forward import FORWARDS
+from mcrepar.objective import SCHEDULES
+from mcrepar.workbench.training.config import GROUPS, LEAST, TrainConfig, names, read_config
+
+
+def test_the_papers_settings_are_the_defaults():
+    """Its experiments: Adam, 100 epochs, batches of 32, Radial posterior, Normal prior, the weighting of Graves."""
+    c = TrainConfig()
+    assert (c.epochs, c.batch_size, c.posterior, c.prior, c.kl_schedule, c.beta) == (
+        100, 32, "radial", "normal", "graves", 1.0,
+    )  # fmt: skip
+
+
+def test_every_option_has_a_meaning_and_one_name():
+    every = [f for group in GROUPS for f in fields(group)]
+    assert all(f.metadata["help"] for f in every)
+    assert len({f.name for f in every}) == len(every) == len(fields(TrainConfig))
+
+
+def test_yaml_brings_back_the_same_options(tmp_path):
+    c = TrainConfig(lr=1e-5, prior_options={"scale": "learned", "loc": 0.0}, root="a: b", clip=2.0, last_layer_draws=4,
+                    data_options={"size": [3, 4, 5]}, pretrained=True)  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(c.to_yaml())
+    assert read_config(path) == c
+    assert "resume" not in yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "cannot be read"),
+        ("just words", "no options"),
+        ("epochs: 3\nnosuch: 1\n", "no option 'nosuch'"),
+        ("epochs: abc\n", "config.yaml.*--epochs 'abc'.*no value of.*a whole number"),
+        ("epochs: 0\n", "less than 1"),
+        ("lr: yes\n", "no value of"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(text, why, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ParameterError, match=why):
+        read_config(path)
+
+
+def test_a_number_that_yaml_takes_for_a_text_is_one(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 1e-3\nnoise: learned\nroot: 1e-3\n")
+    assert read_config(path) == TrainConfig(lr=1e-3, root="1e-3")
+
+
+def test_data_may_move_between_a_run_and_its_continuation():
+    assert TrainConfig(root="data").differences(TrainConfig(root="elsewhere/data")) == []
+    assert TrainConfig(data="mnist").differences(TrainConfig()) == ["data"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("lr: 0.5", "lr: 0.25"), ("epochs: 3\n", ""), ("small_conv", "alexnet")])
+def test_options_that_were_changed_after_they_were_written_are_refused(before, after, tmp_path):
+    path = tmp_path / "config.yaml"
+    text = TrainConfig(lr=0.5, epochs=3).to_yaml()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(ParameterError, match="cut short or changed"):
+        read_config(path)
+
+
+def test_what_may_differ_may_be_changed_in_the_file(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("# moved\n" + TrainConfig(lr=0.5, root="here").to_yaml().replace("root: here", "root: there"))
+    assert read_config(path) == TrainConfig(lr=0.5, root="there")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_file_that_never_ends_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(ParameterError, match="cannot be read"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_options_survive_a_checkpoint():
+    c = TrainConfig(lr=1e-5, beta=1, data_options={"size": (3, 4)}, noise="learned")
+    assert c.differences(TrainConfig(**c.plain())) == []
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="cannot be read"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_the_defaults_pass():
+    TrainConfig().check()
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_numbers_that_are_too_small_are_refused(name):
+    with pytest.raises(ParameterError, match="--" + name.replace("_", "-")):
+        TrainConfig(**{name: LEAST[name] - 1}).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"epochs": "3"}, "no value of"),
+        ({"epochs": 3.0}, "no value of"),
+        ({"epochs": True}, "no value of"),
+        ({"out": ""}, "it is empty"),
+        ({"root": ""}, "it is empty"),
+        ({"clip": "much"}, "no value of"),
+        ({"precision": "fp8"}, "no value of"),
+        ({"prior_options": [1]}, "no value of"),
+        ({"lr": 0.0}, "not positive"),
+        ({"lr": float("nan")}, "not positive"),
+        ({"start_std": -1.0}, "not positive"),
+        ({"clip": 0.0}, "not positive"),
+        ({"kl_warmup": 1.5}, "a share above 1"),
+        ({"validation": 1.0}, "a share above 0.9"),
+        ({"epochs": 3, "deterministic_epochs": 3}, "would be deterministic"),
+        ({"beta": 0.5}, "graves has no beta"),
+        ({"stop_on": "elbo"}, "nothing stops without --patience"),
+        ({"stop_on": "accuracy", "patience": 3}, "no value of"),
+        ({"beta": float("nan"), "kl_schedule": "constant"}, "less than 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, why):
+    with pytest.raises(ParameterError, match=why):
+        TrainConfig(**options).check()
+
+
+def test_differences_name_what_matters():
+    a = TrainConfig(out="a", threads=1)
+    assert a.differences(TrainConfig(out="b", threads=2, resume=True, progress="none")) == []
+    assert a.differences(TrainConfig(out="a", lr=1.0, seed=3)) == ["lr", "seed"]
+
+
+def test_names_are_those_of_the_dataclass():
+    assert set(names()) == {f.name for f in fields(TrainConfig)}
+
+
+@pytest.mark.parametrize(("name", "table"), [("augment", {"auto", *AUGMENTATIONS}), ("kl_schedule", SCHEDULES)])
+def test_words_are_those_of_the_tables(name, table):
+    """An option whose words the command line knows offers every row of its table, and no other."""
+    assert set(get_args(get_type_hints(TrainConfig)[name])) == set(table)
+
+
+def test_the_help_names_every_forward():
+    (meaning,) = (f.metadata["help"] for f in fields(TrainConfig) if f.name == "forward")
+    assert all(name in meaning for name in FORWARDS)

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+import pytest
+
+from mcrepar.workbench.training.memory import keep_freed_memory
+
+FAULTS = """
+import resource, sys, torch
+from mcrepar.workbench.training.memory import keep_freed_memory
+kept = keep_freed_memory() if "keep" in sys.argv else None
+for turn in range(40):
+    if turn == 20:  # the first ones find their places
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)  # 64 MB, 16,384 pages
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*words, **variables):
+    command = [sys.executable, "-c", FAULTS, *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1", **variables}
+    )
+    kept, count = done.stdout.split()
+    return kept, int(count)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_large_tensors_reuse_freed_pages():
+    _, new = faults()
+    kept, few = faults("keep")
+    assert kept == "True"
+    assert new >= 20 * 2**14 / 512  # all pages 20 times, were they huge ones
+    assert few < new / 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+@pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_what_the_user_set_stays(variable, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    assert not keep_freed_memory()
