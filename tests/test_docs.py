@@ -1,7 +1,7 @@
 """The documentation: code blocks run, links lead somewhere, tables are whole, the built site asks no other host.
 
 What runs of the code: all of `python`; of `sh` what is cheap, while the rest is parsed and checked in full; of `py`,
-which needs more than this library, the rows of distributions/priors.py, and the peers' lines where the peers are installed.
+which needs more than this library, the rows of distributions/priors.py, and the lines of peers that are installed.
 """
 
 import importlib.util
