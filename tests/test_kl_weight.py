@@ -54,11 +54,11 @@ def test_a_schedule_is_a_value():
 
 
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: kl_weight("grave"), "kl_weight\\('grave'\\): no schedule has this name; use 'graves'"),
+    (lambda: kl_weight("grave"), "kl_weight\\('grave'\\): no schedule has this name. Use 'graves'"),
     (lambda: kl_weight("?"), "'graves' or 'blundell' or 'paper' or 'constant' or 'linear' or 'cyclic'"),
     (lambda: kl_weight(3), "no schedule has this name"),
-    (lambda: kl_weight("graves", beta=1.0), "it has no such option; use no options"),
-    (lambda: kl_weight("blundell", steps=3), "it has no such option; use batches="),
+    (lambda: kl_weight("graves", beta=1.0), "it has no such option. Use no options"),
+    (lambda: kl_weight("blundell", steps=3), "it has no such option. Use batches="),
     (lambda: kl_weight("blundell"), "it needs batches"),
     (lambda: kl_weight("blundell", batches=0), "batches=0: it is too small"),
     (lambda: kl_weight("linear", steps=2.5), "steps=2.5: it is a float"),

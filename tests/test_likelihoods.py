@@ -112,30 +112,30 @@ def test_probabilities_of_halves_sum_to_one():
 
 NAN = torch.tensor([[0.0], [math.nan]], dtype=torch.float64)
 REFUSED: list[tuple[Likelihood, object, object, str]] = [
-    (Categorical(), randn(2, 3), torch.tensor([0, 3]), "y lies between 0 and 3, and there are 3 classes; use 0 to 2"),
+    (Categorical(), randn(2, 3), torch.tensor([0, 3]), "y lies between 0 and 3, and there are 3 classes. Use 0 to 2"),
     (Categorical(), randn(2, 3), torch.tensor([-1, 0]), "y lies between -1 and 0"),
-    (Categorical(), randn(2, 3), torch.zeros(2), r"y has dtype torch.float32; use class numbers .* shape \(2, 3\)"),
-    (Categorical(), randn(2, 3), torch.zeros(2, 3), "soft labels lie above 0 and sum to 0 up to 0; use probabilities"),
+    (Categorical(), randn(2, 3), torch.zeros(2), r"y has dtype torch.float32. Use class numbers .* shape \(2, 3\)"),
+    (Categorical(), randn(2, 3), torch.zeros(2, 3), "soft labels lie above 0 and sum to 0 up to 0. Use probabilities"),
     (Categorical(), randn(2, 3), torch.tensor([[-1.0, 1, 1]] * 2), "soft labels lie above -1"),
     (Categorical(), randn(2, 3), torch.ones(2, 4) / 4, r"a y of shape \(2, 3\)"),
     (Categorical(), randn(2, 3), torch.zeros(2, dtype=torch.bool), "y has dtype torch.bool"),
     (Categorical(), randn(2, 3), torch.zeros(2, 1, dtype=torch.long), r"shape \(2, 1\), and the output \(2, 3\)"),
     (Categorical(), randn(2, 3, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.long), r"a y of shape \(2, 4, 4\)"),
     (Categorical(), randn(2), torch.zeros(2, dtype=torch.long), r"an output of \(batch, classes, ...\)"),
-    (Bernoulli(), randn(2, 1), torch.zeros(2), r"shape \(2,\), and the output \(2, 1\); use a y of shape \(2, 1\)"),
-    (Bernoulli(), randn(2, 1), torch.tensor([[0.0], [2.0]]), "y lies between 0 and 2; use values between 0 and 1"),
+    (Bernoulli(), randn(2, 1), torch.zeros(2), r"shape \(2,\), and the output \(2, 1\). Use a y of shape \(2, 1\)"),
+    (Bernoulli(), randn(2, 1), torch.tensor([[0.0], [2.0]]), "y lies between 0 and 2. Use values between 0 and 1"),
     (Bernoulli(), randn(2, 1), NAN, r"y is NaN at \(1, 0\), one of 1"),
     (Normal(), randn(2, 1), NAN, r"y is NaN at \(1, 0\)"),
     (Normal(), randn(2, 1), torch.zeros(2), r"y.reshape\(2, 1\)"),
     (Normal(), randn(2, 1), torch.zeros(2, 1, dtype=torch.long), "y has dtype torch.int64"),
     (Normal("heteroscedastic"), randn(2, 2), torch.zeros(2, 2), r"a y of shape \(2, 1\)"),
     (Normal("heteroscedastic"), randn(2, 3), torch.zeros(2, 1), "without halves"),
-    (Normal(), (randn(2, 1), 0), torch.zeros(2, 1), "output is a tuple; use a tensor"),
+    (Normal(), (randn(2, 1), 0), torch.zeros(2, 1), "output is a tuple. Use a tensor"),
     (Normal(), randn(2, 1), [[0.0], [0.0]], "y is a list"),
     (Normal(), torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 1), "output has dtype torch.int64"),
     (Normal(), torch.tensor(0.0), torch.tensor(0.0), "without a batch"),
     (Normal(), torch.zeros(0, 1), torch.zeros(0, 1), "without a batch"),
-    (Normal(), randn(2, 1), torch.zeros(2, 1, device="meta"), "y on meta; use one device"),
+    (Normal(), randn(2, 1), torch.zeros(2, 1, device="meta"), "y on meta. Use one device"),
 ]
 
 
@@ -152,7 +152,7 @@ def test_a_scale_is_a_positive_number_or_a_word(scale):
 
 
 def test_a_normal_y_has_no_classes():
-    with pytest.raises(MethodError, match="probs of Normal: its y is not a class; use mean"):
+    with pytest.raises(MethodError, match=r"probs of Normal: its y is not a class\. Use mean"):
         Normal().probs(randn(2, 1))
 
 

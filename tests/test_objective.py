@@ -328,14 +328,14 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        ("elbo without data_size: .*; use data_size=len", {"data_size": None}),
+        ("elbo without data_size: .*. Use data_size=len", {"data_size": None}),
         ("data_size=3: the batch alone has 4 data", {"data_size": 3}),
-        ("data_size=100.0: it is a float; use a whole number", {"data_size": 100.0}),
+        ("data_size=100.0: it is a float. Use a whole number", {"data_size": 100.0}),
         ("data_size=True", {"data_size": True}),
         ("draws=0: it is too small", {"draws": 0}),
         ("beta=-1: it is not a finite number", {"beta": -1}),
         ("beta=nan", {"beta": math.nan}),
-        ("it is a schedule; use its value at a step", {"beta": kl_weight("graves")}),
+        ("it is a schedule. Use its value at a step", {"beta": kl_weight("graves")}),
         ("nothing in it is Bayesian", {"bnn": nn.Linear(3, 2)}),
         ("nothing in it is Bayesian", {"bnn": print}),
         ("likelihood of type MSELoss: it is no Likelihood", {"likelihood": nn.MSELoss()}),
@@ -343,7 +343,7 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
         ("x\\[1\\] is NaN", {"x": [torch.zeros(1), torch.tensor([math.nan])]}),
         ("x\\['mask'\\] is NaN", {"x": {"mask": torch.tensor([math.nan])}}),
         ("y has the shape \\(4,\\)", {"y": randn(4)}),
-        ("generator=1: it draws nothing; use torch.Generator", {"generator": 1}),
+        ("generator=1: it draws nothing. Use torch.Generator", {"generator": 1}),
         ("last_layer_draws=0", {"last_layer_draws": 0}),
         ("last_layer_draws='all'", {"last_layer_draws": "all"}),
     ],
@@ -357,8 +357,8 @@ def test_a_loss_that_is_not_finite_names_the_tensor():
     before = [p.detach().clone() for p in bnn.parameters()]
     huge, infinite = 1e200 * torch.ones(4, 2).double(), math.inf * torch.ones(4, 3).double()
     refused("the nll is inf; the first tensor that is not finite: log p", bnn=bnn, y=huge)
-    refused("the first tensor that is not finite: x; use finite data", bnn=bnn, x=infinite)
-    refused(r"that is not finite: x\[0\]; use finite data", bnn=bnn, x=(infinite,))
+    refused("the first tensor that is not finite: x. Use finite data", bnn=bnn, x=infinite)
+    refused(r"that is not finite: x\[0\]. Use finite data", bnn=bnn, x=(infinite,))
     overflow = mcrepar.bayesian(nn.Sequential(nn.Linear(3, 2), Overflow()).double())
     refused("tensor that is not finite: the network's output", bnn=overflow, likelihood=Bernoulli(), y=huge / huge)
     assert all(torch.equal(a, b) for a, b in zip(before, bnn.parameters(), strict=True))

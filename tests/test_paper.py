@@ -152,7 +152,7 @@ def test_a_printed_network_shows_its_own_arguments():
     parameters = inspect.signature(paper.VGG16).parameters
     assert [parameters[key].default for key in ("n_classes", "n_channels", "dense", "bias")] == [10, 3, 2048, False]
     assert parameters["approx_post"].default == "Radial"
-    with pytest.raises(ParameterError, match="no such option; use depths"):
+    with pytest.raises(ParameterError, match=r"no such option\. Use depths"):
         paper.VGG16(depth=3)
     assert len(paper.FCNet(size=(2, 2), hidden=(3,), bias=True).latents) == 4
 
@@ -211,9 +211,9 @@ def test_dnn_to_bnn_flipout():
         ({"prior_variance": 1.0}, "prior_variance"),
         ({"type": "Radial"}, "Flipout"),
         ({"posterior_mu_init": 0.3}, "mu_init"),
-        ({"posterior_rho_init": -1e3}, "rho_init=-1000.0: .*; use a number such as"),
+        ({"posterior_rho_init": -1e3}, "rho_init=-1000.0: .*. Use a number such as"),
         ({"posterior_rho_init": "-3"}, "rho_init='-3'"),
-        ({"prior_sigma": None}, "prior_sigma=None: it is not a number; use a number such as 1.0"),
+        ({"prior_sigma": None}, "prior_sigma=None: it is not a number. Use a number such as 1.0"),
         ({"prior_mu": "middle"}, "prior_mu='middle': it is not a number"),
         ({"moped_enable": True, "moped_delta": 0}, "start_std=0"),
     ],
@@ -229,7 +229,7 @@ def test_dnn_to_bnn_refuses(changes, words):
 @pytest.mark.parametrize("options", [None, 3, ["prior_mu"]])
 def test_the_options_of_dnn_to_bnn_are_a_dict(options):
     with pytest.raises(
-        ParameterError, match=r"dnn_to_bnn\(model, .*\): it is not a dict of options; use {'prior_sigma'"
+        ParameterError, match=r"dnn_to_bnn\(model, .*\): it is not a dict of options. Use {'prior_sigma'"
     ):
         dnn_to_bnn(nn.Linear(3, 4), options)
 

@@ -98,7 +98,7 @@ def test_a_level_is_a_probability(level):
 
 @pytest.mark.parametrize("level", [-0.2, 90, math.nan, "0.9", None, True])
 def test_confidence_is_a_share_of_draws(level):
-    with pytest.raises(ParameterError, match=r"confident.*between 0 and 1; use confident\(0.9\)"):
+    with pytest.raises(ParameterError, match=r"confident.*between 0 and 1. Use confident\(0.9\)"):
         classes([[0.9, 0.1]], [[9, 1]]).confident(level)
 
 
@@ -251,8 +251,8 @@ def test_nan_in_x_names_the_datum():
 
 SHAPES = [
     (Normal("heteroscedastic"), 1, r"Normal likelihood: output has the shape \(7, 1\), without halves"),
-    (Normal("heteroscedastic"), 3, "without halves; use a last dimension of means and log scales"),
-    ("categorical", None, r"Categorical likelihood: output has the shape \(7,\); use an output of \(batch, classes"),
+    (Normal("heteroscedastic"), 3, "without halves. Use a last dimension of means and log scales"),
+    ("categorical", None, r"Categorical likelihood: output has the shape \(7,\). Use an output of \(batch, classes"),
 ]
 
 
@@ -276,12 +276,12 @@ def test_frozen_weights_stay_frozen(weights):
 
 @pytest.mark.parametrize("options", [{"draws": 0}, {"draws": 2.5}, {"batch_size": -1}, {"draws": True}])
 def test_counts_are_checked(options):
-    with pytest.raises(ParameterError, match=f"{next(iter(options))}=.*; use a whole number"):
+    with pytest.raises(ParameterError, match=f"{next(iter(options))}=.*. Use a whole number"):
         predict(network(), data(), **options)
 
 
 def test_other_arguments_are_checked():
-    for options, words in (({"max_bytes": "1 GB"}, "it is a str; use a whole"), ({"generator": 0}, "it draws nothing")):
+    for options, words in (({"max_bytes": "1 GB"}, "it is a str. Use a whole"), ({"generator": 0}, "it draws nothing")):
         with pytest.raises(ParameterError, match=words):
             predict(network(), data(), draws=2, **options)
     assert predict(network(), data(), draws=2, max_bytes=0).kept is None
@@ -387,7 +387,7 @@ def test_the_log_density_of_classes_is_the_log_of_the_mean_probability():
 
 def test_a_log_density_that_cannot_be_is_refused():
     bnn, x = network(), data()
-    with pytest.raises(MethodError, match=r"without a likelihood: .* use predict"):
+    with pytest.raises(MethodError, match=r"without a likelihood: .* Use predict"):
         predict(bnn, x, draws=2).log_prob(torch.zeros(7, 3))
     with pytest.raises(MethodError, match="passed max_bytes"):
         predict(bnn, x, draws=2, likelihood="normal", max_bytes=0).log_prob(torch.zeros(7, 3))

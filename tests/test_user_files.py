@@ -37,7 +37,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, read):
     with pytest.raises(ParameterError, match=r"it has 1,099,511,627,776 bytes, more than"):
         read(tmp_path / "sparse")
     (tmp_path / "small").write_text("[1, 2]")
-    with pytest.raises(ParameterError, match="it has 6 bytes, more than 5; use a smaller file"):
+    with pytest.raises(ParameterError, match=r"it has 6 bytes, more than 5\. Use a smaller file"):
         read(tmp_path / "small", most=5)
 
 

@@ -1,17 +1,25 @@
-"""The errors of mcrepar: each message says what was asked, why it cannot be, and what to use instead."""
+"""The errors of mcrepar: each message says what was asked, why it cannot be, and what to do instead."""
 
 from __future__ import annotations
 
 
 class McreparError(ValueError):
-    """A request that cannot be met, in three parts: what was asked, why not, what to use instead.
+    """A request that cannot be met, in three parts: what was asked, why not, what to do instead.
+
+    Args:
+        asked: the request, as the user wrote it.
+        why: the reason, a clause without a full stop.
+        instead: what to do, a whole sentence; or only what to use, which becomes one.
 
     >>> str(McreparError("KL(gamma || dirichlet)", "the supports differ", "prior='gamma'"))
-    "KL(gamma || dirichlet): the supports differ; use prior='gamma'."
+    "KL(gamma || dirichlet): the supports differ. Use prior='gamma'."
+    >>> str(McreparError("mcrepar evaluate", "it runs in a single process", "Start it without torchrun."))
+    'mcrepar evaluate: it runs in a single process. Start it without torchrun.'
     """
 
     def __init__(self, asked: str, why: str, instead: str) -> None:
-        super().__init__(f"{asked}: {why}; use {instead}.")
+        sentence = instead[:1].isupper() and instead.endswith(".") and not instead.endswith("...")
+        super().__init__(f"{asked}: {why}. {instead if sentence else f'Use {instead}.'}")
         self.asked = asked
         self.why = why
         self.instead = instead

@@ -111,7 +111,7 @@ def test_a_labelled_test_set_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "options", "words"),
     [
-        ({"a": pixels(3, 4), "b": np.arange(3)}, {}, "mine.npz': it holds a, b; use x_train, y_train"),
+        ({"a": pixels(3, 4), "b": np.arange(3)}, {}, "mine.npz': it holds a, b. Use x_train, y_train"),
         ({"x_train": pixels(3, 4), "x_test": pixels(3, 4)}, {}, "train has no labels"),
         ({"x_train": pixels(3, 4), "y_train": [0, 1, 0]}, {}, "no test part"),
         ({"x": pixels(3, 4), "y": [0, 1]}, {}, r"test has x of \(3, 4\), y of \(2,\)"),
@@ -146,7 +146,7 @@ def test_the_file_in_a_folder(tmp_path):
     save(tmp_path, "one.npz", x=pixels(2, 4))
     assert len(load("arrays", root=tmp_path).test) == 2
     save(tmp_path, "two.npz", x=pixels(3, 4))
-    with pytest.raises(ParameterError, match=r"2 .npz files; .* one\.npz, two\.npz; use file="):
+    with pytest.raises(ParameterError, match=r"2 .npz files; .* one\.npz, two\.npz. Use file="):
         load("arrays", root=tmp_path)
     assert len(load("arrays", root=tmp_path, file="two.npz").test) == 3
     with pytest.raises(ParameterError, match=r"three\.npz.*no such file; the folder .* holds one\.npz, two\.npz"):
@@ -165,7 +165,7 @@ def test_damaged_and_foreign_files(tmp_path):
         "flipped": (raw[:middle] + bytes([raw[middle] ^ 255]) + raw[middle + 1 :], "no whole numpy file"),
         "empty": (b"", "its 0 bytes"),
         "text": (b"x,y\n1,2\n", "they start with b'x,y"),
-        "zip": (other.getvalue(), "use x_train"),
+        "zip": (other.getvalue(), "Use x_train"),
         "single": ((tmp_path / "single.npy").read_bytes(), "one array without a name"),
     }
     for name, (content, words) in cases.items():

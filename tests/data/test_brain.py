@@ -108,7 +108,7 @@ def test_as_nifti_files_with_a_table(tmp_path):
         ({"size": (10, 10)}, "3 whole numbers"),
         ({"size": (10, 10, 3)}, "at least 4"),
         ({"subjects": 7}, "subjects=8 or more"),
-        ({"root": "."}, "use no root"),
+        ({"root": "."}, "Use no root"),
     ],
 )
 def test_bad_options(options, words):

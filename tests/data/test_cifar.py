@@ -133,7 +133,7 @@ def test_corrupted_images(tmp_path, severity):
 @pytest.mark.parametrize(
     ("files", "options", "words"),
     [
-        ({}, {}, r"use a folder with labels\.npy"),
+        ({}, {}, r"Use a folder with labels\.npy"),
         ({"labels": np.zeros(10, np.uint8)}, {"corruption": "fog"}, "no such file.*CIFAR-10-C"),
         (
             {"labels": np.zeros(5, np.uint8), "snow": np.zeros((5, 32, 32, 3), np.uint8)},
@@ -190,7 +190,7 @@ def test_a_label_out_of_range_says_where(binary10):
     root, _ = binary10
     (root / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(records([0, 1, 10, 12], images(4)))
     with pytest.raises(
-        ParameterError, match=r"test: example 2 .* the label 10, one of 2 out of range; use labels 0 to 9"
+        ParameterError, match=r"test: example 2 .* the label 10, one of 2 out of range. Use labels 0 to 9"
     ):
         load("cifar10", root=root)
 
@@ -198,7 +198,7 @@ def test_a_label_out_of_range_says_where(binary10):
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        ({b"data": images(3)}, "test_batch.*it holds data; use a batch with data and labels"),
+        ({b"data": images(3)}, "test_batch.*it holds data. Use a batch with data and labels"),
         ({b"data": images(3), b"labels": [1, 2]}, r"labels is int64 of \(2,\)"),
         ({b"data": images(3)[:, :10], b"labels": [1, 2, 3]}, r"data is uint8 of \(3, 10\)"),
         ({b"data": images(3), b"labels": [1, 2, 30]}, "label 30"),

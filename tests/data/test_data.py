@@ -24,7 +24,7 @@ def test_every_row_has_a_reader_whose_options_are_explained(name):
 
 @pytest.mark.parametrize("name", [name for name, row in DATASETS.items() if row.files])
 def test_a_root_is_asked_for_where_there_are_files(name, tmp_path):
-    with pytest.raises(ParameterError, match=r"not part of the package; use root="):
+    with pytest.raises(ParameterError, match=r"not part of the package. Use root="):
         load(name)
     with pytest.raises(ParameterError, match=r"holds nothing|no such file"):
         load(name, root=tmp_path)
@@ -33,13 +33,13 @@ def test_a_root_is_asked_for_where_there_are_files(name, tmp_path):
 
 
 def test_names_and_options_are_corrected():
-    with pytest.raises(ParameterError, match="no such data set; use cifar10"):
+    with pytest.raises(ParameterError, match=r"no such data set\. Use cifar10"):
         load("cifar-10")
     with pytest.raises(ParameterError, match="digits"):
         load("zzz")
-    with pytest.raises(ParameterError, match="no option 'test_shre'; use test_share"):
+    with pytest.raises(ParameterError, match=r"no option 'test_shre'\. Use test_share"):
         load("digits", test_shre=0.1)
-    with pytest.raises(ParameterError, match="no option 'size'; use no option"):
+    with pytest.raises(ParameterError, match=r"no option 'size'\. Use no option"):
         load("mnist", root=".", size=3)
 
 

@@ -19,5 +19,5 @@ def test_every_digit_is_there_once_with_its_grey_levels():
 def test_options_and_a_root_that_is_not_needed(tmp_path):
     assert len(load("digits", test_share=0.5, seed=3).test) == 898
     assert not load("digits", seed=1).test.x.equal(load("digits", seed=2).test.x)
-    with pytest.raises(ParameterError, match="use no root"):
+    with pytest.raises(ParameterError, match="Use no root"):
         load("digits", root=tmp_path)

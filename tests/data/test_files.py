@@ -40,7 +40,7 @@ def test_a_folder_of_something_else_is_listed(tmp_path):
     fill(tmp_path / "photos", "x")
     fill(tmp_path, *(f"{i}.txt" for i in range(9)))
     with pytest.raises(
-        ParameterError, match=r"holds 0\.txt, .* and 3 more; use a folder with a\.bin, b\.bin or a, b\."
+        ParameterError, match=r"holds 0\.txt, .* and 3 more. Use a folder with a\.bin, b\.bin or a, b\."
     ):
         find(tmp_path, LAYOUTS)
 

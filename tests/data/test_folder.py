@@ -68,7 +68,7 @@ def test_what_is_no_image_by_its_name_is_passed_over(tmp_path):
 def test_images_of_different_sizes_need_a_size(tmp_path):
     picture(tmp_path / "test" / "a" / "first.png", (6, 8))
     picture(tmp_path / "test" / "b" / "second.png", (7, 9))
-    words = r"first\.png is 6 x 8, second\.png is 7 x 9 \(height x width\); use size=\(6, 8\) to resize"
+    words = r"first\.png is 6 x 8, second\.png is 7 x 9 \(height x width\). Use size=\(6, 8\) to resize"
     with pytest.raises(ParameterError, match=words):
         load("folder", root=tmp_path)
     for size in ([12, 16], (12, 16), "(12, 16)", "[12,16]", "12,16"):
@@ -105,7 +105,7 @@ def broken(path):
             "class 'a' has no image; the folder 'a' holds nothing",
         ),
         (lambda root: (root / "train").mkdir(), "the folder 'train' holds nothing"),
-        (lambda root: (root / "notes.txt").write_text("x"), r"holds notes\.txt; use a folder with one folder for each"),
+        (lambda root: (root / "notes.txt").write_text("x"), r"holds notes\.txt. Use a folder with one folder for each"),
         (lambda root: picture(root / "a.png"), r"holds a\.png"),
         (
             lambda root: [picture(root / p / "0.png") for p in ("train/a", "test/b")],
@@ -135,7 +135,7 @@ def test_a_file_that_is_no_image_and_one_of_16_bits(tmp_path):
     with pytest.raises(ParameterError, match=r"0\.png': its 13 bytes are no image"):
         load("folder", root=tmp_path)
     Image.fromarray(np.full((4, 4), 60000, dtype=np.uint16)).save(path)
-    with pytest.raises(ParameterError, match=r"mode 'I;16'; use 8 bits a channel"):
+    with pytest.raises(ParameterError, match=r"mode 'I;16'. Use 8 bits a channel"):
         load("folder", root=tmp_path)
 
 

@@ -57,7 +57,7 @@ def test_all_four_files(tmp_path, name, form):
         (0, lambda raw: raw[:4] + struct.pack(">3I", 2**22, 2**21, 2**21), r"asks for 18,446,744,073,709,551,632"),
         (1, lambda raw: b"", "train-labels.*its 0 bytes start with nothing"),
         (1, lambda raw: raw[:6], "its 6 bytes start with 00 00 08 01"),
-        (3, lambda raw: b"<html>no such page</html>", "t10k-labels.*start with 3c 68 74 6d; use an idx file"),
+        (3, lambda raw: b"<html>no such page</html>", "t10k-labels.*start with 3c 68 74 6d. Use an idx file"),
         (3, lambda raw: b"\0\0\x0d\x01" + raw[4:], "00 00 0d 01.*in 1 dimensions, 00 00 08 01"),
         (3, lambda raw: idx(np.arange(4)), "it holds 4 labels for 5 images"),
         (3, lambda raw: idx(np.array([0, 1, 2, 3, 10])), "example 4 .* label 10"),
@@ -79,7 +79,7 @@ def test_two_files_under_each_others_names(tmp_path):
     images, labels = a.read_bytes(), b.read_bytes()
     a.write_bytes(labels)
     b.write_bytes(images)
-    with pytest.raises(ParameterError, match=r"train-images.*start with 00 00 08 01; use .* 3 dimensions, 00 00 08 03"):
+    with pytest.raises(ParameterError, match=r"train-images.*start with 00 00 08 01. Use .* 3 dimensions, 00 00 08 03"):
         load("mnist", root=tmp_path)
 
 

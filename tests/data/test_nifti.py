@@ -91,7 +91,7 @@ def test_both_versions_of_the_format_are_read(tmp_path):
 
 def test_a_table_as_the_root_is_told_from_its_folder(tmp_path):
     study(tmp_path, 2)
-    with pytest.raises(ParameterError, match=r"it is a file; use its folder as the root, and table=participants\.csv"):
+    with pytest.raises(ParameterError, match=r"it is a file. Use its folder as the root, and table=participants\.csv"):
         load("nifti", root=tmp_path / "participants.csv")
 
 
@@ -193,16 +193,16 @@ def change(cell, value):
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (lambda r, _: (r / "participants.csv").rename(r / "people.csv"), {}, r"no such file.*people\.csv.*use table="),
+        (lambda r, _: (r / "participants.csv").rename(r / "people.csv"), {}, r"no such file.*people\.csv.*Use table="),
         (lambda r, _: (r / "scans/s4.nii.gz").unlink(), {}, r"participants\.csv': line 6 names 'scans/s4\.nii\.gz'"),
         (change((3, 2), ""), {}, "line 4 has no label"),
         (change((3, 1), " "), {}, "line 4 has no volume"),
-        (change((5, 3), "holdout"), {}, "line 6 has the split 'holdout'; use train, val or test"),
+        (change((5, 3), "holdout"), {}, "line 6 has the split 'holdout'. Use train, val or test"),
         (change((0, 2), "diagnosis"), {}, "its columns are participant_id, path, diagnosis, split"),
         (lambda r, rows: table(r, rows[:1]), {}, "its columns are none"),
         (lambda r, _: (r / "participants.csv").write_bytes(b"\xff\xfe\x00\x81"), {}, "no text in utf-8"),
-        (lambda r, _: None, {"regression": True}, "line 2 has the label 'CN'; use numbers"),
-        (lambda r, _: None, {"classes": ("CN", "MCI")}, "line 3 has the label 'AD'; use labels among classes="),
+        (lambda r, _: None, {"regression": True}, "line 2 has the label 'CN'. Use numbers"),
+        (lambda r, _: None, {"classes": ("CN", "MCI")}, "line 3 has the label 'AD'. Use labels among classes="),
         (lambda r, _: None, {"size": (5, 6)}, "3 whole numbers"),
         (change((8, 2), "new"), {}, "no training example of class 'new'"),
         (
@@ -217,9 +217,9 @@ def change(cell, value):
         ),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.zeros((4, 4, 4, 3), np.float32)), {}, r"shape \(4, 4, 4, 3\)"),
         (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, 3.0)), {}, r"s2\.nii\.gz': all its values are equal"),
-        (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, np.nan)), {}, "all its values are NaN; use"),
-        (lambda r, _: volume(r / "scans/s2.nii.gz", INFINITE), {}, "all its values are NaN or inf; use"),
-        (change((9, 1), "scans/s1.nii.gz"), {}, r"lines 3 and 10 name the same volume, 's1\.nii\.gz'; use one line"),
+        (lambda r, _: volume(r / "scans/s2.nii.gz", np.full(SIZE, np.nan)), {}, "all its values are NaN. Use"),
+        (lambda r, _: volume(r / "scans/s2.nii.gz", INFINITE), {}, "all its values are NaN or inf. Use"),
+        (change((9, 1), "scans/s1.nii.gz"), {}, r"lines 3 and 10 name the same volume, 's1\.nii\.gz'. Use one line"),
         (change((9, 1), "scans/../scans/s1.nii.gz"), {}, "lines 3 and 10 name the same volume"),
     ],
 )

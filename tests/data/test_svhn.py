@@ -39,7 +39,7 @@ def test_the_test_file_is_enough_to_evaluate_with(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"y": None}, "it holds X, without X or y; use SVHN's format 2"),
+        ({"y": None}, "it holds X, without X or y. Use SVHN's format 2"),
         ({"y": LABELS[:7, None]}, r"X is uint8 of \(32, 32, 3, 20\), with 7 labels"),
         ({"X": np.zeros((32, 32, 3, 20))}, "X is float64"),
         ({"y": LABELS[:, None] - 1}, "labels go from 0 to 9"),

@@ -64,7 +64,7 @@ def refused(error, q, p, method="auto", draws=None, **options):
     assert torch.equal(torch.random.get_rng_state(), state)
     found = caught.value
     assert all((found.asked, found.why, found.instead))
-    assert str(found) == f"{found.asked}: {found.why}; use {found.instead}."
+    assert str(found) == f"{found.asked}: {found.why}. Use {found.instead}."
     return found
 
 

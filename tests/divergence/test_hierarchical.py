@@ -104,7 +104,7 @@ def test_what_only_a_network_fills_in_is_refused_elsewhere():
     ("make", "message"),
     [
         (lambda: prior("hierarchical", scale="learned"), "a network does not learn it"),
-        (lambda: prior("hierarchical", relative="fanin"), "there is no such unit; use 'fan_in' or 'spread'"),
+        (lambda: prior("hierarchical", relative="fanin"), "there is no such unit. Use 'fan_in' or 'spread'"),
         (lambda: prior("gamma", relative="fan_in"), "none of its parameters is the size of a weight"),
         (lambda: prior("normal", scale="learned", relative="fan_in"), "is found by the network, and has no unit"),
         (

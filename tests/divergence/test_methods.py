@@ -19,7 +19,7 @@ def three_parts(error):
     assert error.asked
     assert error.why
     assert error.instead
-    assert str(error) == f"{error.asked}: {error.why}; use {error.instead}."
+    assert str(error) == f"{error.asked}: {error.why}. Use {error.instead}."
 
 
 def test_defaults():

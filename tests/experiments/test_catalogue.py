@@ -48,7 +48,7 @@ def test_list_and_help_do_not_import_torch():
 
 @pytest.mark.parametrize(("name", "near"), [("fig2", "fig2-"), ("tabel1", "table1"), ("zzz", "fig4")])
 def test_bad_names(name, near, capsys, tmp_path):
-    with pytest.raises(ParameterError, match=f"no such experiment; use .*{near}"):
+    with pytest.raises(ParameterError, match=f"no such experiment. Use .*{near}"):
         find(name)
     assert main(["reproduce", name, "--out", str(tmp_path)]) == 2
     assert "there is no such experiment" in capsys.readouterr().err

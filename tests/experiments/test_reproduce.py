@@ -180,7 +180,7 @@ def test_parts_of_another_seed_are_kept_apart(squares, tmp_path):
     squares.stop_at = None
     run(tmp_path)
     assert squares.measured[4:] == ["n3"], "those of the first seed are still there"
-    with pytest.raises(ParameterError, match=r"--seed 1: .*result of the seed 0.*use --seed 0, or another --out"):
+    with pytest.raises(ParameterError, match=r"--seed 1: .*result of the seed 0.*Use --seed 0, or another --out"):
         run(tmp_path, seed=1)
     with pytest.raises(ParameterError, match="seed"):
         run(tmp_path, scale="cpu", seed=1)
@@ -274,7 +274,7 @@ def test_nothing_is_left_beside_the_files(squares, tmp_path):
 def test_missing_data_are_named_before_any_computing(squares, tmp_path, capsys):
     squares.needs = "cifar-10.tar.gz"
     assert main(["reproduce", "squares", "--scale", "tiny", "--out", str(tmp_path)]) == 2
-    assert "there is no cifar-10.tar.gz; use --root with cifar-10.tar.gz" in capsys.readouterr().err
+    assert "there is no cifar-10.tar.gz. Use --root with cifar-10.tar.gz" in capsys.readouterr().err
     assert squares.measured == []
     assert not (tmp_path / "squares").exists()
     said: list[str] = []
@@ -288,7 +288,7 @@ def test_missing_data_are_named_before_any_computing(squares, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"scale": "huge"}, "no such scale; use tiny, cpu, paper"),
+        ({"scale": "huge"}, "no such scale. Use tiny, cpu, paper"),
         ({"seed": -1}, "--seed -1"),
     ],
     ids=["scale", "seed"],
@@ -301,20 +301,20 @@ def test_bad_requests(squares, tmp_path, options, why):
 
 def test_an_out_that_is_a_file(squares, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ParameterError, match="is a file; use a folder"):
+    with pytest.raises(ParameterError, match=r"is a file\. Use a folder"):
         run(tmp_path / "file")
     assert squares.measured == []
 
 
 def test_an_out_that_cannot_be_written(squares, tmp_path, monkeypatch):
     monkeypatch.setattr(store.os, "access", lambda path, mode: False)  # the superuser may write anywhere
-    with pytest.raises(ParameterError, match="cannot be written; use a place where you may write"):
+    with pytest.raises(ParameterError, match=r"cannot be written\. Use a place where you may write"):
         run(tmp_path / "locked")
     assert squares.measured == []
 
 
 def test_an_out_with_too_long_a_name(squares, tmp_path):
-    with pytest.raises(ParameterError, match=r"--out .*File name too long.*use a place where you may write"):
+    with pytest.raises(ParameterError, match=r"--out .*File name too long.*Use a place where you may write"):
         run(tmp_path / ("x" * 300))
     assert squares.measured == []
 

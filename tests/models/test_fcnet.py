@@ -24,5 +24,7 @@ def test_no_hidden_layer_is_a_linear_model():
 
 
 def test_data_of_another_size():
-    with pytest.raises(ParameterError, match="FCNet on data of 784 numbers: it was built for 3072; use channels= and"):
+    with pytest.raises(
+        ParameterError, match=r"FCNet on data of 784 numbers: it was built for 3072\. Use channels= and"
+    ):
         model("fcnet")(torch.zeros(2, 1, 28, 28))

@@ -105,9 +105,9 @@ def test_too_small(name):
     net(images(name, size=(row.least,) * row.dimensions))
     small = (row.least - 1, *(row.least + 3,) * (row.dimensions - 1))
     said = " x ".join([str(row.least)] * row.dimensions)
-    with pytest.raises(ParameterError, match=f"takes {said} and more; use larger"):
+    with pytest.raises(ParameterError, match=f"takes {said} and more. Use larger"):
         net(images(name, size=small))
-    with pytest.raises(ParameterError, match=f"takes {said} and more; use larger"):
+    with pytest.raises(ParameterError, match=f"takes {said} and more. Use larger"):
         model(name, size=small, **reduced(name))
 
 
@@ -128,17 +128,17 @@ def test_the_least_size_is_the_one_at_which_every_halving_has_something_to_halve
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("vgg61", {}, "no such network; use .*'vgg1"),
-        ("PreActResNet18", {}, "no such network; use 'preact_resnet18'"),
-        ("vgg16", {"widht": 3}, "no such option; use width"),
-        ("alexnet", {"bias": True}, "no such option; use none"),
+        ("vgg61", {}, "no such network. Use .*'vgg1"),
+        ("PreActResNet18", {}, "no such network. Use 'preact_resnet18'"),
+        ("vgg16", {"widht": 3}, "no such option. Use width"),
+        ("alexnet", {"bias": True}, "no such option. Use none"),
         ("vgg16", {"width": 0}, "width=0: it counts something"),
         ("vgg16", {"dense": 8.0}, "dense=8.0: it counts something"),
         ("densenet121", {"width": -1}, "width=-1"),
         ("vgg16", {"classes": 0}, "classes=0"),
         ("fcnet", {"channels": "3"}, "channels='3'"),
-        ("densenet121", {"stem": "5x5"}, "no such stem; use '3x3'"),
-        ("unet3d", {"norm": "instance"}, "no such norm; use 'batch'"),
+        ("densenet121", {"stem": "5x5"}, "no such stem. Use '3x3'"),
+        ("unet3d", {"norm": "instance"}, "no such norm. Use 'batch'"),
         ("resnet20", {"size": (28, 28, 28)}, r"\(1, 3, 28, 28, 28\): it takes images"),
         ("unet3d_encoder", {"size": (32, 32)}, "it takes volumes"),
         ("small_conv", {"size": ()}, "it takes images"),

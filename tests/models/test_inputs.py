@@ -16,8 +16,8 @@ def test_taken(shape):
     [
         ((3, 32, 32), r"VGG on a tensor of shape \(3, 32, 32\): it takes images, 4 dimensions"),
         ((1, 3, 32, 32, 32), "it takes images"),
-        ((1, 1, 32, 32), "images with 1 channels: it was built for 3; use channels=1"),
-        ((1, 3, 32, 16), "images of 32 x 16: it takes 17 x 17 and more; use larger images"),
+        ((1, 1, 32, 32), "images with 1 channels: it was built for 3. Use channels=1"),
+        ((1, 3, 32, 16), "images of 32 x 16: it takes 17 x 17 and more. Use larger images"),
     ],
 )
 def test_refused(shape, words):
@@ -26,5 +26,7 @@ def test_refused(shape, words):
 
 
 def test_volumes():
-    with pytest.raises(ParameterError, match="volumes of 20 x 20 x 12: it takes 13 x 13 x 13 and more; use larger vol"):
+    with pytest.raises(
+        ParameterError, match=r"volumes of 20 x 20 x 12: it takes 13 x 13 x 13 and more\. Use larger vol"
+    ):
         Inputs("UNet3DEncoder", 1, 3, least=13).check((2, 1, 20, 20, 12))

@@ -26,9 +26,9 @@ WRONG = {
     "start_std of True": ({"start_std": True}, "start_std=True"),
     "start_std of a tensor": ({"start_std": torch.tensor(0.1)}, "start_std=tensor"),
     "start_std of a part": ({"overrides": {"0": {"start_std": -1}}}, "start_std=-1"),
-    "pretrained of a word": ({"pretrained": "yes"}, "pretrained='yes': it is not yes or no; use True or False"),
+    "pretrained of a word": ({"pretrained": "yes"}, "pretrained='yes': it is not yes or no. Use True or False"),
     "pretrained of None": ({"pretrained": None}, "pretrained=None"),
-    "select of a number": ({"select": 3}, "select=3.*neither a function nor patterns; use names such as '0.weight'"),
+    "select of a number": ({"select": 3}, "select=3.*neither a function nor patterns. Use names such as '0.weight'"),
     "select of numbers": ({"select": [0, 2]}, "neither a function nor patterns"),
     "overrides of a list": ({"overrides": ["0"]}, "it is not a dict of dicts"),
     "overrides of a word": ({"overrides": {"0": "laplace"}}, "it is not a dict of dicts"),
@@ -47,7 +47,7 @@ WRONG = {
     ),
     "a double prior": (
         {"select": "0.weight", "prior": prior("normal", scale=torch.ones(3, 4).double())},
-        "it is torch.float64, the weights torch.float32; use one dtype",
+        "it is torch.float64, the weights torch.float32. Use one dtype",
     ),
     "a prior that was changed": (
         {"select": "0.weight", "prior": prior("normal").filled(scale=torch.tensor(-1.0))},
@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(value, place):
     with torch.no_grad():
         net.get_parameter(place)[-1] = value
     weights = list(net.parameters())
-    with pytest.raises(ParameterError, match=rf"bayesian\(net\) with {place}: it holds NaN or inf; use a network"):
+    with pytest.raises(ParameterError, match=rf"bayesian\(net\) with {place}: it holds NaN or inf. Use a network"):
         bayesian(net)
     assert all(a is b for a, b in zip(net.parameters(), weights, strict=True))
 

@@ -138,7 +138,7 @@ def test_threads_do_not_disturb_each_other():
 WRONG = {
     "nothing": ((), "does not run on this batch"),
     "one row": ((BATCH[:1],), "does not run on this batch .*more than 1 value per channel"),
-    "shape": ((BATCH[:, :3],), r"does not run on this batch .*; use finite training data, several rows"),
+    "shape": ((BATCH[:, :3],), r"does not run on this batch .*. Use finite training data, several rows"),
     "nan": ((torch.full((8, 4), torch.nan).double(),), r"1\.running_mean is not finite on this batch"),
     "infinite": ((torch.full((8, 4), torch.inf).double(),), r"1\.running_mean is not finite on this batch"),
 }

@@ -260,7 +260,7 @@ def test_training_data_are_on_disk_only_if_asked(keep, tmp_path):
 
 
 def test_whether_to_keep_data_is_yes_or_no(tmp_path):
-    with pytest.raises(ParameterError, match="it is not yes or no; use True or False"):
+    with pytest.raises(ParameterError, match=r"it is not yes or no\. Use True or False"):
         mcrepar.save(bayesian(network()), tmp_path / "bnn", keep_calibration_data="no")
 
 

@@ -216,7 +216,7 @@ def test_the_mutual_information_of_numbers_is_that_of_normals():
 
 
 def test_a_batch_without_a_likelihood_is_refused():
-    with pytest.raises(ParameterError, match="use diagnose"):
+    with pytest.raises(ParameterError, match="Use diagnose"):
         network().diagnose(X)
 
 

@@ -98,9 +98,9 @@ def test_keywords_and_networks_that_return_more():
     ("words", "changes"),
     [
         ("an ensemble of Linear: nothing in it is Bayesian", {"bnn": nn.Linear(2, 2)}),
-        ("draws=0: it is too small; use a whole number of at least 1", {"draws": 0}),
+        ("draws=0: it is too small. Use a whole number of at least 1", {"draws": 0}),
         ("draws=2.0", {"draws": 2.0}),
-        ("likelihood='poisson': there is no such likelihood; use 'categorical'", {"likelihood": "poisson"}),
+        ("likelihood='poisson': there is no such likelihood. Use 'categorical'", {"likelihood": "poisson"}),
         ("generator=3: it draws nothing", {"generator": 3}),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path,
 def test_a_place_below_a_file_is_refused(below, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(
-        McreparError, match=r"save\(bnn, '.*file.*'\): it cannot be written \(.*\); use a folder"
+        McreparError, match=r"save\(bnn, '.*file.*'\): it cannot be written \(.*\). Use a folder"
     ) as error:
         save(mcrepar.bayesian(small()), tmp_path / "file" / below)
     assert isinstance(error.value.__cause__, OSError)

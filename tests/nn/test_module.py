@@ -248,14 +248,14 @@ def test_a_frozen_word_is_mean_or_draw(ask):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda draw: {"weight": draw["weight"]}, "it has no bias; use"),
-        (lambda draw: None, "a frozen NoneType: it names no weights; use 'mean'"),
+        (lambda draw: {"weight": draw["weight"]}, "it has no bias. Use"),
+        (lambda draw: None, "a frozen NoneType: it names no weights. Use 'mean'"),
         (lambda draw: 3, "a frozen int"),
         (lambda draw: {**draw, "bias": torch.zeros(4)}, r"its bias has the shape \(4,\), not .* \(3,\)"),
         (lambda draw: {**draw, "weight": draw["weight"].T}, r"its weight has the shape \(4, 3\)"),
         (lambda draw: {**draw, "bias": 0.0}, "its bias has the type float"),
         (lambda draw: {**draw, "bias": draw["bias"].double()}, r"its bias is torch.float64, the weights torch.float32"),
-        (lambda draw: {**draw, "wieght": draw["weight"]}, "'wieght' is no weight of the network; use the names"),
+        (lambda draw: {**draw, "wieght": draw["weight"]}, "'wieght' is no weight of the network. Use the names"),
         (lambda draw: {**draw, 3: draw["weight"]}, "3 is no weight of the network"),
     ],
 )

@@ -167,7 +167,7 @@ def test_layers_around_bayesian_ones_cannot_be_in_two_modes():
     thread.start()
     try:
         assert step.wait(60)
-        with pytest.raises(MethodError, match=r"another thread trained it last.*use net\.eval\(\)"):
+        with pytest.raises(MethodError, match=r"another thread trained it last.*Use net\.eval\(\)"):
             predict(net, x, draws=2)
         assert all(m.training for m in net.modules())
         assert predict(net.eval(), x, draws=2).mean.shape == (3, 2)

@@ -65,7 +65,7 @@ def test_packed_sequences_are_batches():
     x = nn.utils.rnn.pack_sequence([data(3), data(2)])
     for form in ([x], [(x, "a target")]):
         assert predict(bnn, form, draws=3).mean.shape == (2, 2)
-    with pytest.raises(ParameterError, match=r"PackedSequence: its data are not in dimension 0.*; use \[x\]"):
+    with pytest.raises(ParameterError, match=r"PackedSequence: its data are not in dimension 0.*. Use \[x\]"):
         predict(bnn, x, draws=2)
 
 
@@ -104,7 +104,7 @@ def test_a_shuffled_loader_is_noticed():
         ((row for row in data()), "anew"),
         (TensorDataset(data()), "DataLoader"),
         (3, "anew"),
-        (np.array(["a", "b"]), "torch has no <U1; use numbers"),
+        (np.array(["a", "b"]), "torch has no <U1. Use numbers"),
         ([3], "a batch of x is a int"),
         ((data(3), data(4)), r"lengths \[3, 4\]"),
         ({}, "no tensor"),

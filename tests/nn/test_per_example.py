@@ -73,7 +73,7 @@ def test_buffers_count_the_data_only():
 @pytest.mark.parametrize("inner", [nn.BatchNorm2d(3), nn.SyncBatchNorm(3)])
 def test_batch_norm_in_training_is_refused(inner):
     bnn = bayesian(nn.Sequential(nn.Conv2d(2, 3, 2), inner), forward="per_example")
-    with pytest.raises(MethodError, match=r"BatchNorm in training: .* every datum runs alone; use GroupNorm"):
+    with pytest.raises(MethodError, match=r"BatchNorm in training: .* every datum runs alone. Use GroupNorm"):
         bnn(torch.ones(3, 2, 4, 4))
     bnn.net[1].eval()
     assert bnn(torch.ones(3, 2, 4, 4)).shape == (3, 3, 3, 3)
@@ -108,7 +108,7 @@ class Sum(nn.Module):
 @pytest.mark.parametrize("dims", [(0, 1), 0], ids=["a number", "a sum over the data"])
 def test_outputs_without_data_are_refused(dims):
     bnn = bayesian(Sum(dims), forward="per_example")
-    with pytest.raises(MethodError, match=r"for one datum, of shape .*, does not tell where the data are; use outputs"):
+    with pytest.raises(MethodError, match=r"for one datum, of shape .*, does not tell where the data are. Use outputs"):
         bnn(torch.ones(5, 4))
 
 

@@ -210,7 +210,7 @@ def test_rows_of_one_example_share_its_factors():
     ("make", "message"),
     [
         (lambda: bayesian(nn.LSTM(3, 4), structure="rank1"), r"weight_ih_l0.*a parameter of LSTM"),
-        (lambda: bayesian(nn.Linear(3, 4), structure="rank2"), "no such structure; use 'weights' or 'rank1'"),
+        (lambda: bayesian(nn.Linear(3, 4), structure="rank2"), "no such structure. Use 'weights' or 'rank1'"),
         (lambda: bayesian(nn.Linear(3, 4), members=2), "only factors have members"),
         (lambda: bayesian(nn.Linear(3, 4), structure="rank1", forward="local"), "every example has factors of its own"),
         (lambda: bayesian(nn.Linear(3, 4), "exponential", structure="rank1"), "could not be made smaller"),

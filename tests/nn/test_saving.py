@@ -292,7 +292,7 @@ def test_a_network_of_another_architecture_is_refused_by_name(net, words, tmp_pa
 def test_a_folder_is_a_path(folder):
     bnn = mcrepar.bayesian(nn.Linear(2, 1))
     for call in (lambda: save(bnn, folder), lambda: load(folder, nn.Linear(2, 1))):
-        with pytest.raises(ParameterError, match="it is not the name of a folder; use a path"):
+        with pytest.raises(ParameterError, match=r"it is not the name of a folder\. Use a path"):
             call()
 
 

@@ -85,7 +85,7 @@ def test_what_torch_jit_made_is_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         scripted = torch.jit.script(nn.Linear(2, 2))
-    with pytest.raises(ParameterError, match=r"compiled by torch\.jit.*use the network before"):
+    with pytest.raises(ParameterError, match=r"compiled by torch\.jit.*Use the network before"):
         bayesian(nn.Sequential(nn.Linear(2, 2), scripted))
 
 

@@ -88,7 +88,7 @@ def test_a_prior_of_ones_own_is_left_as_built():
 def test_another_posterior_is_refused_and_nothing_changes():
     other = bayesian(nn.Linear(3, 2), "radial")
     before = kl(other)
-    with pytest.raises(ParameterError, match="its posterior is normal, and the network's is radial; use bayesian"):
+    with pytest.raises(ParameterError, match=r"its posterior is normal, and the network's is radial\. Use bayesian"):
         other.load_state_dict(bayesian(nn.Linear(3, 2), "normal", prior("normal", scale=0.1)).state_dict())
     assert torch.equal(kl(other), before)
 

@@ -12,7 +12,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.inspect.render import render_table, score, score_line
 from mcrepar.workbench.cli import main
 
-THREE_PARTS = re.compile(r"^error: .+: .+; use .+\.\n$")
+THREE_PARTS = re.compile(r"^error: .+: .+\. [A-Z].+\.\n$")
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ def test_print_config_is_a_config(tmp_path, capsys):
 def test_a_training_that_diverges_exits_with_1(tmp_path, capsys):
     assert main(tiny(tmp_path, "--lr", "1e30", "--epochs", "3")) == 1
     err = capsys.readouterr().err
-    assert re.match(r"^error: epoch \d, step \d+: .+; use a smaller --lr.+\n$", err), err
+    assert re.match(r"^error: epoch \d, step \d+: .+\. Use a smaller --lr.+\n$", err), err
 
 
 def test_unknown_format_is_refused():

@@ -22,7 +22,7 @@ class Inputs:
 
     >>> Inputs("VGG", 3, 2, least=17).check((1, 3, 8, 8))
     Traceback (most recent call last):
-    mcrepar.errors.ParameterError: VGG on images of 8 x 8: it takes 17 x 17 and more; use larger images
+    mcrepar.errors.ParameterError: VGG on images of 8 x 8: it takes 17 x 17 and more. Use larger images
     (torch.nn.functional.interpolate), or a network that shrinks them less (mcrepar.models.MODELS[name].least).
     """
 

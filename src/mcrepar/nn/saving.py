@@ -83,7 +83,7 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
 
     >>> load("runs/nowhere", nn.Linear(2, 1))
     Traceback (most recent call last):
-    mcrepar.errors.ParameterError: load('runs/nowhere'): it has no config.json; use a folder that
+    mcrepar.errors.ParameterError: load('runs/nowhere'): it has no config.json. Use a folder that
     mcrepar.save wrote, unchanged.
     """
     folder = _path("load", folder)

@@ -92,7 +92,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, McreparError):
         return str(error)
     if extra := _missing(error):
-        return f"this command: {error}; use pip install 'mcrepar[{extra}]'."
+        return f"this command: {error}. Use pip install 'mcrepar[{extra}]'."
     return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
 
 

@@ -53,7 +53,7 @@ def test_a_page_that_shows_nothing_yet_gets_the_start_value_instead(answers):
     ("error", "part", "says"),
     [
         (FieldError("Type more.", "count"), "errors", "Type more."),
-        (ParameterError("this", "it cannot be", "that"), "notice", "this: it cannot be; use that."),
+        (ParameterError("this", "it cannot be", "that"), "notice", "this: it cannot be. Use that."),
         (OverflowError("too large"), "notice", "too extreme"),
     ],
 )

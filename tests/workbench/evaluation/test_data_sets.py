@@ -65,7 +65,7 @@ def test_two_channels_do_not_become_three(tmp_path):
 
 def test_another_size_is_refused_or_resized(tmp_path):
     words = npz(tmp_path, x=images(size=(12, 12)))
-    with pytest.raises(ParameterError, match="its data are 3 x 12 x 12, the known ones 3 x 6 x 6; use --resize"):
+    with pytest.raises(ParameterError, match=r"its data are 3 x 12 x 12, the known ones 3 x 6 x 6\. Use --resize"):
         read_foreign(words, None, split(4), False)
     foreign = read_foreign(words, None, split(4), True)
     assert foreign.split.x.shape == (6, 3, 6, 6)

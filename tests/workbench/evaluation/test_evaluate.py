@@ -174,7 +174,7 @@ def test_other_parts_of_the_data(tmp_path, no_report):
     run = a_run(tmp_path / "a")
     evaluate_run(run, options(run.folder, split="train"))
     assert results(run.folder)[0]["data"]["count"] == 30
-    with pytest.raises(ParameterError, match="mine has no such part; use train or test"):
+    with pytest.raises(ParameterError, match=r"mine has no such part\. Use train or test"):
         evaluate_run(run, options(run.folder, split="validation"))
 
 
@@ -296,14 +296,14 @@ def test_many_processes_are_refused(tmp_path, monkeypatch):
 
 def test_a_missing_extra_is_noticed_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "find_spec", lambda name: None if name == "jinja2" else name)
-    with pytest.raises(ParameterError, match=r"jinja2 is not installed; use pip install 'mcrepar\[train,plot\]'"):
+    with pytest.raises(ParameterError, match=r"jinja2 is not installed. Use pip install 'mcrepar\[train,plot\]'"):
         evaluate(options(tmp_path))
 
 
 def test_data_that_changed_since_the_training(tmp_path):
     run = a_run(tmp_path / "a")
     run.__dict__["dataset"] = a_dataset((3, 8, 8))
-    with pytest.raises(ParameterError, match="3 x 8 x 8 with 3 classes now; use the data of the training: 3 x 6 x 6"):
+    with pytest.raises(ParameterError, match=r"3 x 8 x 8 with 3 classes now\. Use the data of the training: 3 x 6 x 6"):
         evaluate_run(run, options(run.folder))
     run.__dict__["dataset"] = a_dataset(classes=("cat", "dog"))
     with pytest.raises(ParameterError, match="2 classes now"):

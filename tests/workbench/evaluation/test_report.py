@@ -197,7 +197,7 @@ def test_regression_has_a_page_of_its_own(tmp_path):
 
 
 def test_a_run_that_was_not_evaluated(tmp_path):
-    with pytest.raises(ParameterError, match=r"there is no metrics\.json; use mcrepar evaluate"):
+    with pytest.raises(ParameterError, match=r"there is no metrics\.json. Use mcrepar evaluate"):
         write_report(tmp_path)
     (tmp_path / "metrics.json").write_text("{}")
     with pytest.raises(ParameterError, match=r"there is no predictions\.npz"):

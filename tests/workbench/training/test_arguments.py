@@ -64,7 +64,7 @@ def test_flags_win_over_a_recipe_wherever_they_stand(words):
 
 
 def test_an_unknown_recipe_names_near_ones():
-    with pytest.raises(ParameterError, match="use digits"):
+    with pytest.raises(ParameterError, match="Use digits"):
         expand(["--recipe", "digit"])
 
 

@@ -319,7 +319,7 @@ class Broken:
 )
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(part, why, good, tmp_path, monkeypatch):
     Broken(monkeypatch, 8, part)
-    with pytest.raises(Diverged, match=rf"epoch 3, step 9: .*{why}.*use a smaller --lr") as error:
+    with pytest.raises(Diverged, match=rf"epoch 3, step 9: .*{why}.*Use a smaller --lr") as error:
         train(config(tmp_path))
     assert str(tmp_path / "run" / "checkpoints") in str(error.value)
     kept = newest(tmp_path / "run" / "checkpoints").state
@@ -357,7 +357,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(good, tmp_path, monkeypa
 def test_a_model_that_cannot_be_written_can_be_had_later(good, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", no_space)
-        with pytest.raises(ParameterError, match="could not be written; use mcrepar train --resume"):
+        with pytest.raises(ParameterError, match=r"could not be written\. Use mcrepar train --resume"):
             train(config(tmp_path))
     assert "No space" in capsys.readouterr().err
     assert status(tmp_path / "run") == "failed"
