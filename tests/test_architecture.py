@@ -8,6 +8,7 @@ import pytest
 
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS
+from mcrepar.distributions.noise import Noise
 
 SRC = Path(mcrepar.__file__).parent
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -30,6 +31,7 @@ LAYERS = {
 }
 EVERYWHERE = {"errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
+NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "horseshoe"}
 FAMILIES = {*POSTERIORS, *PRIORS}
 LIGHT = (
     "__init__",
@@ -99,6 +101,21 @@ def forbidden(tree: ast.AST, inside_families: bool) -> list[str]:
     return found
 
 
+def looks_into_noise(tree: ast.AST) -> list[str]:
+    """Questions about the class of a noise, and imports of one: what differs between noises are their methods."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "type", "issubclass") and node.args:
+            if "noise" in ast.unparse(node.args[0]):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mcrepar.distributions"):
+            wrong = NOISES & {node.module.rpartition(".")[2], *(alias.name for alias in node.names)}
+            found += [f"from {node.module} import {name}" for name in wrong]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.rpartition(".")[2] in NOISES]
+    return found
+
+
 def imported_at_the_top(tree: ast.Module) -> set[str]:
     """The top-level packages that importing the module imports."""
     body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
@@ -118,6 +135,12 @@ def test_imports_go_one_way(path):
 def test_nothing_forbidden(path):
     inside = place(path).startswith("distributions/")
     assert forbidden(ast.parse(path.read_text()), inside) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_a_noise_is_known_in_its_own_file(path):
+    if not place(path).startswith("distributions/"):
+        assert looks_into_noise(ast.parse(path.read_text())) == []
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -172,3 +195,18 @@ def test_a_right_direction_is_not(own, code):
 )
 def test_a_forbidden_thing_is_noticed(code):
     assert forbidden(ast.parse(code), inside_families=False)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(noise, Normal)",
+        "isinstance(latent.posterior.noise, noises.Radial)",
+        "type(q.noise) is Radial",
+        "from mcrepar.distributions.noises import Radial",
+        "from mcrepar.distributions import noises",
+        "import mcrepar.distributions.radial",
+    ],
+)
+def test_a_look_into_noise_is_noticed(code):
+    assert looks_into_noise(ast.parse(code))

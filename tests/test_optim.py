@@ -14,7 +14,7 @@ from torch import nn
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, likelihoods, prior
 from mcrepar.nn.latent import Latent
-from mcrepar.optim import NaturalGradient, _curvature, groups
+from mcrepar.optim import NaturalGradient, groups
 from tests.conftest import seeded
 
 D = torch.float64
@@ -99,7 +99,7 @@ def test_it_minimises_the_bound_of_other_families(name, law):
     ("name", "expected"), [("normal", 2.0), ("laplace", 1.0), ("logistic", (3 + math.pi**2) / 9), ("lognormal", 2.0)]
 )
 def test_curvatures_of_the_log_scale(name, expected):
-    assert _curvature(mcrepar.posterior(name).noise) == pytest.approx(expected, rel=1e-6)
+    assert mcrepar.posterior(name).noise.scale_information() == pytest.approx(expected, rel=1e-6)
 
 
 def network(posterior: str = "normal", **options) -> mcrepar.BayesianModule:

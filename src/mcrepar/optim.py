@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mcrepar.distributions.noises import Noise
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.latent import Latent
@@ -117,7 +115,7 @@ class NaturalGradient(torch.optim.Optimizer):
         defaults = {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([group for group in kinds if group["params"]], defaults)
         self.curvatures: dict[Tensor, float] = {
-            latent.log_scale: _curvature(latent.posterior.noise) for latent in found
+            latent.log_scale: latent.posterior.noise.scale_information() for latent in found
         }
         for latent in found:
             if latent.loc is not None:  # as a number, which a state_dict carries
@@ -194,14 +192,3 @@ def _check(latent: Latent) -> None:
     else:
         return
     raise MethodError(f"NaturalGradient with posterior {q.name!r} of {latent.name}", why, "torch.optim.Adam")
-
-
-@lru_cache(maxsize=256)
-def _curvature(noise: Noise) -> float:
-    """The Fisher information of log scale, E (1 + xi d log q0 / d xi)^2: 2 for Normal, 1 for Laplace noise."""
-    if noise.joint:  # Radial's is infinite: that of a Normal weight with its standard deviation
-        return 2.0
-    nodes, weights = noise.nodes()
-    xi = torch.tensor(nodes, requires_grad=True)
-    (slope,) = torch.autograd.grad(noise.log_density(xi).sum(), xi)
-    return float(torch.tensor(weights) @ (1 + xi.detach() * slope).square())

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar.distributions import noises, quadrature
+from mcrepar.distributions import quadrature
+from mcrepar.distributions.noises import Normal as NormalNoise
+from mcrepar.distributions.noises import Radial
 from mcrepar.errors import MethodError, TaylorWarning
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
@@ -92,7 +94,7 @@ def test_the_stream_is_autograd_of_direct(posterior, likelihood, chunk, monkeypa
 def test_the_softmax_stream_keeps_two_tensors():
     """A_a = mean_i (1_y - softmax(u_i)) and A_b = mean_i (1_y - softmax(u_i)) zeta_i."""
     loc, square, y = randn(4, 3).requires_grad_(), randn(4, 3, seed=1).square().requires_grad_(), Y[Categorical][:4]
-    law = Preactivation(loc, (Part(square, 1),))
+    law = Preactivation(loc, (Part(square, NormalNoise()),))
     (zeta,) = law.draw(50, seeded(2))
     log_prob(Categorical(), law, y, 50, generator=seeded(2)).sum().backward()
     slope = F.one_hot(y, 3) - (loc + square.sqrt() * zeta).detach().softmax(-1)
@@ -108,7 +110,7 @@ def test_the_softmax_stream_keeps_two_tensors():
 def test_the_exact_square_is_residual_plus_variance(posterior):
     bnn, y = net(posterior), Y[Normal]
     law = law_of(bnn, randn(6, 4))
-    square = (y - law.loc).square() + sum(p.square / p.size for p in law.parts)
+    square = (y - law.loc).square() + sum(p.square * p.variance for p in law.parts)
     expected = (-0.5 * square - 0.5 * math.log(2 * math.pi)).sum(1)
     torch.testing.assert_close(log_prob(Normal(), law, y, "exact"), expected, atol=1e-12, rtol=1e-12)
 
@@ -121,7 +123,7 @@ def test_every_m_has_the_expectation_of_the_exact_one(draws, posterior, likeliho
     bnn, copies = net(posterior), 4000
     law, y = law_of(bnn, randn(2, 4)), Y[type(likelihood)][:2]
     leaves = [t.detach().repeat(copies, 1).requires_grad_() for t in (law.loc, *(p.square for p in law.parts))]
-    parts = tuple(Part(t, p.size) for t, p in zip(leaves[1:], law.parts, strict=True))
+    parts = tuple(Part(t, p.noise) for t, p in zip(leaves[1:], law.parts, strict=True))
     method = "bound" if isinstance(likelihood, Bernoulli) else None
     found = {}
     for m in (draws, "exact"):
@@ -146,7 +148,7 @@ GRID = [(a, b) for a in (-2.0, 0.0, 1.0) for b in (1e-3, 0.3, 1.0, 2.0)]
 
 def binary(method: str, draws: int | str = "exact", y: float = 1.0) -> Tensor:
     a, b = torch.tensor(GRID, dtype=torch.float64).T
-    law = Preactivation(a[:, None], (Part(b[:, None] ** 2, 1),))
+    law = Preactivation(a[:, None], (Part(b[:, None] ** 2, NormalNoise()),))
     return log_prob(Bernoulli(), law, torch.full((len(GRID), 1), y, dtype=torch.float64), draws, method, seeded(0))
 
 
@@ -160,7 +162,8 @@ def test_quadrature_is_right_to_1e_4(y):
 
 def test_m_draws_of_a_binary_output_have_the_variance_of_m_draws():
     """4000 estimates each: log(variance ratio) has a standard error of 0.045 (kurtosis below 5), and |z| < 5."""
-    law, y = Preactivation(torch.zeros(4000, 1).double(), (Part(torch.ones(4000, 1).double(), 1),)), torch.ones(4000, 1)
+    law = Preactivation(torch.zeros(4000, 1).double(), (Part(torch.ones(4000, 1).double(), NormalNoise()),))
+    y = torch.ones(4000, 1)
     variances = {m: log_prob(Bernoulli(), law, y, m, generator=seeded(m)).var() for m in (1, 10, 100)}
     for few, many in ((1, 10), (10, 100)):
         assert abs(math.log(variances[few] / variances[many] / 10)) < 5 * 0.045
@@ -168,13 +171,13 @@ def test_m_draws_of_a_binary_output_have_the_variance_of_m_draws():
 
 
 def test_the_gauss_rule_is_gauss_hermite_for_normal_noise():
-    for found, expected in zip(last_layer._gauss(1), quadrature.hermite(20), strict=True):
+    for found, expected in zip(last_layer._gauss(NormalNoise()), quadrature.hermite(20), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 5, 1000])
 def test_the_gauss_rule_has_the_moments_of_radial_noise(size):
-    (x, weights), noise = last_layer._gauss(size), noises.Radial(size)
+    (x, weights), noise = last_layer._gauss(Radial(size)), Radial(size)
     for power in (0, 2, 4, 6, 12):
         expected = noise.moment(mcrepar.distributions.statistics.Monomial(float(power)))
         assert math.isclose(float(weights @ x**power), expected, rel_tol=1e-10)
@@ -196,7 +199,7 @@ def test_quadrature_has_the_gradient_of_its_value():
     y = Y[Bernoulli][:3, :2]
 
     def value(a: Tensor, b2: Tensor) -> Tensor:
-        return log_prob(Bernoulli(), Preactivation(a, (Part(b2, 1), Part(b2 / 2, 4))), y, "exact")
+        return log_prob(Bernoulli(), Preactivation(a, (Part(b2, NormalNoise()), Part(b2 / 2, Radial(4)))), y, "exact")
 
     assert torch.autograd.gradcheck(value, (loc, square))
 
@@ -219,7 +222,7 @@ def test_the_bound_has_the_gradient_of_its_best_e():
     y = torch.tensor([[1.0], [0.0], [0.3]], dtype=torch.float64)
     e = (loc * loc + square).sqrt()
     expected = (F.logsigmoid(e) - e / 2 + (y - 0.5) * loc).sum(1)
-    found = log_prob(Bernoulli(), Preactivation(loc, (Part(square, 1),)), y, "exact", "bound")
+    found = log_prob(Bernoulli(), Preactivation(loc, (Part(square, NormalNoise()),)), y, "exact", "bound")
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
     slopes = [torch.autograd.grad(value.sum(), (loc, square)) for value in (found, expected)]
     for a, b in zip(*slopes, strict=True):

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Normal
-from mcrepar.nn.preactivation import Part, Preactivation, capture
+from mcrepar.nn.preactivation import Preactivation, capture
 from mcrepar.objective import elbo
 from tests.conftest import seeded, z_score
 
@@ -59,32 +58,6 @@ def test_draws_are_those_of_the_weights(options):
         assert ((a.mean(0) - b.mean(0)).abs() < 5 * error).all()
     deviations = (fast - law.loc).detach().square()
     assert (z_score(deviations, law.deviations(None)[1].detach()).abs() < 5).all()
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 400])
-def test_radial_draws_have_their_moments(size):
-    part = Part(torch.ones(20_000, min(3, size)).double(), size)
-    zeta = part.draw(1, Source(torch.float64, "cpu", seeded(0)))[0]
-    assert (z_score(zeta, 0.0).abs() < 5).all()
-    assert (z_score(zeta.square(), 1 / size).abs() < 5).all()
-    assert (z_score(zeta**4, 9 / (size * (size + 2))).abs() < 5).all()
-    if size > 1:
-        assert z_score((zeta[:, 0] * zeta[:, 1]).square(), 3 / (size * (size + 2))).abs() < 5
-
-
-@pytest.mark.parametrize("draws", [30, 1000])
-@pytest.mark.parametrize("size", [1, 3, 7, 400])
-def test_means_have_the_mean_and_covariance_of_averaged_draws(size, draws):
-    part = Part(torch.ones(20_000, min(3, size)).double(), size)
-    t1, t2 = part.means(draws, Source(torch.float64, "cpu", seeded(0)))
-    m2, m4, m22 = 1 / size, 9 / (size * (size + 2)), 3 / (size * (size + 2))
-    assert (z_score(t1, 0.0).abs() < 5).all()
-    assert (z_score(t2, m2).abs() < 5).all()
-    assert (z_score(t1.square(), m2 / draws).abs() < 5).all()
-    assert (z_score((t2 - m2).square(), (m4 - m2**2) / draws).abs() < 5).all()
-    assert (z_score(t1 * (t2 - m2), 0.0).abs() < 5).all()
-    if size > 1:
-        assert z_score((t2[:, 0] - m2) * (t2[:, 1] - m2), (m22 - m2**2) / draws).abs() < 5
 
 
 @pytest.mark.parametrize("draws", [1, 5, 30, 1000])

@@ -35,11 +35,13 @@ class Noise(ABC):
         positive: whether xi > 0.
         symmetric: whether xi and -xi have one law.
         joint: whether the coordinates of xi depend on one another.
+        projects: whether `project` and `project_means` exist.
     """
 
     positive: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True
     joint: ClassVar[bool] = False
+    projects: ClassVar[bool] = False
 
     # ---- what a law says of itself
 
@@ -156,6 +158,10 @@ class Noise(ABC):
         constant, terms = self._density
         return -constant - sum(coefficient * self.moment(tau) for coefficient, tau in terms)
 
+    def scale_information(self) -> float:
+        """The Fisher information of log scale, E (1 + xi d log q0 / d xi)^2: 2 for Normal, 1 for Laplace noise."""
+        return _scale_information(self)
+
     def finite(self, power: float) -> bool:
         """Whether E|xi|^power is finite."""
         if self._product is None:
@@ -221,6 +227,32 @@ class Noise(ABC):
         """
         return sample_means.plan(self, taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
 
+    # ---- projections onto orthogonal unit vectors: the noise that a dense layer's weights put on its outputs
+
+    @property
+    def stable(self) -> bool:
+        """Whether a sum of independent projections is a multiple of one projection."""
+        return False
+
+    def project(self, source: Source, *shape: int) -> Tensor:
+        """One projection of xi for every output, jointly over the last dimension, which has the outputs.
+
+        Args:
+            source: of random numbers.
+            shape: of the result, (..., outputs).
+        """
+        raise NotImplementedError
+
+    def project_means(self, source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
+        """The means of projections and of their squares over M draws, in a time independent of M.
+
+        Args:
+            source: of random numbers.
+            draws: M, at least 30.
+            shape: of the results, (..., outputs).
+        """
+        raise NotImplementedError
+
 
 @lru_cache(maxsize=4096)
 def _moment(noise: Noise, tau: Monomial) -> float:
@@ -255,10 +287,24 @@ def _numerical_entropy(noise: Noise) -> float:
     return -float(weights @ numpy_log_density(noise, x))
 
 
+@lru_cache(maxsize=256)
+def _scale_information(noise: Noise) -> float:
+    nodes, weights = noise.nodes()
+    xi = torch.tensor(nodes, requires_grad=True)
+    (slope,) = torch.autograd.grad(noise.log_density(xi).sum(), xi)
+    return float(torch.tensor(weights) @ (1 + xi.detach() * slope).square())
+
+
 def numpy_log_density(noise: Noise, x: Vector) -> Vector:
     """The log density of an array, in float64."""
     values: Vector = noise.log_density(torch.tensor(x)).numpy()
     return values
+
+
+def normal_means(source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
+    """(mean z, mean z^2) over M draws of N(0, 1), from their own distribution."""
+    t1, t2 = sample_means.symmetric_core(1.0, 3.0).draw(source, draws, math.prod(shape))
+    return t1.view(shape), t2.view(shape)
 
 
 def require_positive(name: str, value: float) -> None:

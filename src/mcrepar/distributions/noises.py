@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.horseshoe import Horseshoe
-from mcrepar.distributions.noise import Noise, Terms, numpy_log_density, require_positive
+from mcrepar.distributions.noise import Noise, Terms, normal_means, numpy_log_density, require_positive
 from mcrepar.distributions.quadrature import Grid, Rule
 from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.sample_means import Law
@@ -55,6 +55,8 @@ class Normal(Noise):
     'exact'
     """
 
+    projects: ClassVar[bool] = True
+
     def _label(self) -> str:
         return "N(0, 1)"
 
@@ -94,6 +96,19 @@ class Normal(Noise):
     def mgf_limit(self) -> float:
         """None: every s will do."""
         return math.inf
+
+    @property
+    def stable(self) -> bool:
+        """A sum of independent Normals is Normal."""
+        return True
+
+    def project(self, source: Source, *shape: int) -> Tensor:
+        """N(0, 1), independently."""
+        return source.normal(*shape)
+
+    def project_means(self, source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
+        """Those of N(0, 1), from their own distribution."""
+        return normal_means(source, draws, *shape)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.interpolation import Curve
-from mcrepar.distributions.noise import Noise, require_positive
+from mcrepar.distributions.noise import Noise, normal_means, require_positive
 from mcrepar.distributions.quadrature import Rule
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.distributions.statistics import Monomial
@@ -35,6 +35,7 @@ class Radial(Noise):
     """
 
     joint: ClassVar[bool] = True
+    projects: ClassVar[bool] = True
 
     size: int
 
@@ -84,6 +85,10 @@ class Radial(Noise):
         log_radius = 0.5 * (polygamma(0, 0.5) + math.log(2))
         return 0.5 + 0.5 * math.log(math.pi / 2) + (self.size - 1) * log_radius + self._log_area
 
+    def scale_information(self) -> float:
+        """That of a Normal weight with its standard deviation: its own is infinite."""
+        return 2.0
+
     @property
     def _log_area(self) -> float:
         """The area A_d = 2 pi^{d/2} / Gamma(d/2) of the unit sphere."""
@@ -99,6 +104,39 @@ class Radial(Noise):
 
     def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
         return sample_means.radial_core(self.size)
+
+    @property
+    def stable(self) -> bool:
+        """One weight has Normal noise."""
+        return self.size == 1
+
+    def project(self, source: Source, *shape: int) -> Tensor:
+        """|r| z / sqrt(|z|^2 + chi^2(d - O)) jointly over O outputs (D5).
+
+        >>> zeta = Radial(400).project(Source(torch.float64, "cpu", torch.Generator().manual_seed(0)), 10_000, 3)
+        >>> (400 * zeta.square().mean()).round()  # E zeta^2 = 1 / d
+        tensor(1., dtype=torch.float64)
+        """
+        z = source.normal(*shape)
+        if self.size == 1:
+            return z
+        rows, outputs = (*shape[:-1], 1), shape[-1]
+        square = z.square().sum(-1, keepdim=True)
+        if self.size > outputs:
+            square = square + source.gamma((self.size - outputs) / 2, *rows, scale=2.0, normal_from=1e3)
+        return z * (source.normal(*rows).abs() / square.sqrt())
+
+    def project_means(self, source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
+        """Z / sqrt(d M), and chi^2_M / M times the outputs' shares of a Dirichlet vector of d coordinates."""
+        if self.size == 1:
+            return normal_means(source, draws, *shape)
+        alpha = (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)
+        shares, rows = source.gamma(alpha, *shape, normal_from=15), (*shape[:-1], 1)
+        whole = shares.sum(-1, keepdim=True)
+        if self.size > shape[-1]:
+            whole = whole + source.gamma(alpha * (self.size - shape[-1]), *rows, normal_from=15)
+        square = source.gamma(draws / 2, *rows, scale=2 / draws, normal_from=1e3)
+        return source.normal(*shape, std=1 / math.sqrt(self.size * draws)), shares * (square / whole)
 
 
 @lru_cache(maxsize=256)

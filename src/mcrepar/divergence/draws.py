@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.cores import on_cores
-from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.variates import GOLDEN
 from mcrepar.distributions.variates import new_seed as new_seed
 

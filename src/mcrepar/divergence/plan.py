@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mcrepar.distributions.forms import EXP, LOG, Entry, Form, expand
-from mcrepar.distributions.noises import Law
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
+from mcrepar.distributions.sample_means import Law
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.methods import DEFAULT_DEGREE, DEFAULT_DRAWS, METHODS, SAMPLED, Estimator

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.forms import EXP, IDENTITY, Entry, Form, expand
-from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import Interval
 from mcrepar.distributions.posterior import Posterior, PosteriorRow
 from mcrepar.distributions.prior import Prior, Term

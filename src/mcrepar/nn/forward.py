@@ -19,13 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from mcrepar.distributions.noises import Normal, Radial
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.per_example import per_example
-from mcrepar.nn.projections import projections, radial_size
 from mcrepar.nn.selection import Place
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ def _has_local(q: Posterior, place: Place) -> bool:
     if q.form.outer.name != "identity":
         return False
     dense = all(isinstance(owner, nn.Linear) for owner in place.owners)
-    return isinstance(q.noise, Normal) or (isinstance(q.noise, Radial) and dense)
+    return q.noise.projects and (dense or not q.noise.joint)
 
 
 def _shared(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -231,13 +229,13 @@ def _deviation(func: Any, x: Tensor, latent: Latent, out: Tensor, rest: dict[str
         shape[0], shape[channel] = len(out), scale.numel()
         return (scale * xi).reshape(shape)
     spread = _apply(func, x * x, scale * scale, None, rest).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
-    if isinstance(noise, Radial) and x.dim() != 2:
+    if noise.joint and x.dim() != 2:
         raise MethodError(
-            "forward='local' with posterior 'radial'",
+            f"forward='local' with posterior {latent.posterior.name!r}",
             f"the input has {x.dim()} dimensions, and rows of one datum share their draw",
             "forward='weights' or 'flipout'",
         )
-    return spread * projections(radial_size(noise), Source(**options), *spread.shape)
+    return spread * noise.project(Source(**options), *spread.shape)
 
 
 def _flipout(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:

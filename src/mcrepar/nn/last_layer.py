@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mcrepar.distributions import noises
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.quadrature import Rule
 from mcrepar.errors import MethodError, ParameterError, TaylorWarning
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
@@ -151,7 +151,7 @@ def _quadrature(
         raise MethodError(
             f"last_layer_draws={draws} with last_layer_method='quadrature'", why, "last_layer_draws='exact'"
         )
-    rules = [_gauss(part.size) for part in law.parts]
+    rules = [_gauss(part.noise) for part in law.parts]
     points = np.stack(np.meshgrid(*(x for x, _ in rules), indexing="ij")).reshape(len(rules), -1)
     weights = np.prod(np.meshgrid(*(w for _, w in rules), indexing="ij"), axis=0).reshape(-1)
 
@@ -165,9 +165,9 @@ def _quadrature(
 
 
 @lru_cache(maxsize=64)
-def _gauss(size: int) -> Rule:
+def _gauss(noise: Noise) -> Rule:
     """The Gauss rule of one coordinate of the noise: Lanczos on its fine rule, then the eigenvalues."""
-    x, weights = (noises.Normal() if size == 1 else noises.Radial(size)).nodes()
+    x, weights = noise.nodes()
     basis = [np.sqrt(weights)]
     for _ in range(NODES - 1):
         v = x * basis[-1]

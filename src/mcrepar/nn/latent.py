@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.distributions.forms import EXP, LOG
-from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior

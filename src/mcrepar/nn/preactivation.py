@@ -16,17 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mcrepar.distributions import noises
-from mcrepar.distributions.sample_means import FIRST_TWO
+from mcrepar.distributions.noise import Noise
+from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
-from mcrepar.nn.projections import projections, radial_size
 from mcrepar.nn.rank1 import RankOne
 from mcrepar.nn.threads import locked
 
-LAWFUL = 30  # draws from which the means of Radial noise have a law with their own mean and covariance (D2 RQ)
+AT_ONCE = 30  # draws from which every noise has a distribution of its means, with their own mean and covariance (D2 RQ)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +34,11 @@ class Part:
 
     Args:
         square: b^2, in the shape of the output.
-        size: d of Radial noise over the tensor; 1 is Normal noise.
+        noise: of the whole tensor.
     """
 
     square: Tensor
-    size: int
+    noise: Noise
 
     @property
     def spread(self) -> Tensor:
@@ -48,22 +47,12 @@ class Part:
 
     def draw(self, draws: int, source: Source) -> Tensor:
         """zeta, (draws, *square.shape)."""
-        return projections(self.size, source, draws, *self.square.shape)
+        return self.noise.project(source, draws, *self.square.shape)
 
-    def means(self, draws: int, source: Source) -> tuple[Tensor, Tensor]:
-        """mean zeta and mean zeta^2 over M >= LAWFUL draws, from their law: no work that grows with M."""
-        shape = self.square.shape
-        if self.size == 1:
-            options: dict[str, Any] = {"dtype": source.dtype, "device": source.device, "generator": source.generator}
-            t1, t2 = noises.Normal().draw_means(FIRST_TWO, draws, shape.numel(), **options)
-            return t1.view(shape), t2.view(shape)
-        alpha = (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)  # Dirichlet of all d coordinates
-        shares, rows = source.gamma(alpha, *shape, normal_from=15), (*shape[:-1], 1)
-        whole = shares.sum(-1, keepdim=True)
-        if self.size > shape[-1]:
-            whole = whole + source.gamma(alpha * (self.size - shape[-1]), *rows, normal_from=15)
-        square = source.gamma(draws / 2, *rows, scale=2 / draws, normal_from=1e3)
-        return source.normal(*shape, std=1 / math.sqrt(self.size * draws)), shares * (square / whole)
+    @property
+    def variance(self) -> float:
+        """E zeta^2."""
+        return self.noise.moment(Monomial(2.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +82,9 @@ class Preactivation:
         sum_p b_p t1_p and sum_p b_p^2 t2_p (+ 2 b_1 b_2 t12): linear in t, which has no graph.
         """
         if draws is None:
-            return torch.zeros_like(self.loc), sum((p.square / p.size for p in self.parts), torch.zeros_like(self.loc))
+            return torch.zeros_like(self.loc), sum(
+                (p.square * p.variance for p in self.parts), torch.zeros_like(self.loc)
+            )
         with torch.no_grad():
             means, cross = self._means(draws, generator)
         spreads = [part.spread for part in self.parts]
@@ -108,12 +99,12 @@ class Preactivation:
         self, draws: int, generator: torch.Generator | None
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """(mean zeta, mean zeta^2) of every part, and mean zeta_1 zeta_2."""
-        if draws >= LAWFUL:
+        if draws >= AT_ONCE:
             source = self.source(generator)
-            means = [part.means(draws, source) for part in self.parts]
+            means = [part.noise.project_means(source, draws, *part.square.shape) for part in self.parts]
             if len(means) == 1:
                 return means, None
-            deviation = 1 / math.sqrt(draws * math.prod(part.size for part in self.parts))
+            deviation = math.sqrt(math.prod(part.variance for part in self.parts) / draws)
             return means, source.normal(*self.loc.shape, std=deviation)  # uncorrelated with all the others
         zetas = self.draw(draws, generator)
         cross = (zetas[0] * zetas[1]).mean(0) if len(zetas) == 2 else None
@@ -192,15 +183,15 @@ def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, nam
     with torch.autocast(features.device.type, enabled=False):
         locs: dict[str, Any] = {k: getattr(layer, k) if q is None else q.loc for k, q in latents.items()}
         h = features.to(locs["weight"].dtype)
-        loc, squares, sizes = F.linear(h, locs["weight"], locs["bias"]), [], []
+        loc, squares, noises = F.linear(h, locs["weight"], locs["bias"]), [], []
         for kind, latent in latents.items():
             if latent is not None:
                 variance = torch.exp(2 * latent.log_scale)
                 squares.append(F.linear(h * h, variance) if kind == "weight" else variance.expand_as(loc))
-                sizes.append(radial_size(latent.posterior.noise))
-        if sizes == [1, 1]:  # a sum of independent Normals is one
-            squares, sizes = [squares[0] + squares[1]], [1]
-    return Preactivation(loc, tuple(Part(b2, d) for b2, d in zip(squares, sizes, strict=True)))
+                noises.append(latent.posterior.noise)
+        if len(noises) == 2 and all(noise.stable for noise in noises):
+            squares, noises = [squares[0] + squares[1]], noises[:1]
+    return Preactivation(loc, tuple(Part(b2, noise) for b2, noise in zip(squares, noises, strict=True)))
 
 
 def _latent(owner: BayesianModule, name: str) -> Latent | None:
@@ -212,7 +203,7 @@ def _latent(owner: BayesianModule, name: str) -> Latent | None:
         if len(owner.names[key]) > 1:
             raise _refusal(name, f"it is tied to {', '.join(n for n in owner.names[key] if n != name)}")
         form, noise = latent.options.posterior.form, latent.posterior.noise
-        if latent.loc is None or form.outer.name != "identity" or not isinstance(noise, noises.Normal | noises.Radial):
+        if latent.loc is None or form.outer.name != "identity" or not noise.projects:
             family = latent.options.posterior.name
             raise _refusal(name, f"under its posterior {family!r} the output has no law that can be drawn at once")
         return latent

@@ -18,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.forms import EXP, IDENTITY
-from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import WHOLE
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
