@@ -33,7 +33,7 @@ bench: $(READY)
 
 clean:
 	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks examples experiments -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
