@@ -112,7 +112,7 @@ def peers_block(found: dict[str, Any]) -> list[str]:
     kept = ", ".join(_kept(found, row) for row in found["targets"] if "at most" in row)
     return [
         head, "", *table, "", f"{goals[:1].upper()}{goals[1:]}.", "",
-        f"Bytes that wait for the backward with M = 1000, over those with M = 1: {kept}.", "",
+        f"Bytes saved for backward with M = 1000, over those with M = 1: {kept}.", "",
         f"Points of correctness passed: {passed}.",
     ]  # fmt: skip
 
@@ -125,7 +125,7 @@ def steps_block(found: dict[str, Any]) -> list[str]:
         if points:
             most = f"M = {points[-1]['M']:,}: {_cost(points[-1])}" if step["has M"] else "it has no M"
             rows.append(f"| {name} | {_cost(points[0])} | {most} | {_end(step['end'])} |")
-    head = "| step by | M = 1: time, peak, kept for the backward | the last that was measured | why it ended |"
+    head = "| step by | M = 1: time, peak, saved for backward | the last that was measured | why it ended |"
     return [head, "|---|---|---|---|", *rows]
 
 

@@ -1,6 +1,6 @@
-"""A Bayesian network on handwritten digits, with 1000 Monte Carlo iterations: make demo, or python examples/demo.py.
+"""A Bayesian neural network on handwritten digits: make demo, or python examples/demo.py.
 
-It compares the estimators on one layer, then does what these two commands do, and shows what the network is sure of:
+It compares the estimators on one layer, does what these two commands do, and shows the most and least certain digits:
 
     mcrepar train --recipe digits --out runs/demo
     mcrepar evaluate runs/demo --ood arrays,root=runs/demo/photographs.npz,as=photographs
@@ -26,17 +26,21 @@ from mcrepar.workbench.cli import main as mcrepar_command
 
 def compare_methods() -> None:
     """The problem and the answer, on one layer."""
-    print("The KL of a Bayesian layer by M draws: autograd keeps every draw, unless the estimate is reparameterized.")
+    print("The KL of a Bayesian layer by M draws: autograd stores every draw, unless the estimate is reparameterized.")
     loc, scale = torch.zeros(512, 512, requires_grad=True), torch.full((512, 512), 0.1, requires_grad=True)
     q, p = mcrepar.posterior("radial", loc=loc, scale=scale), mcrepar.prior("normal", scale=0.5)
-    table = Table("method", "M", "value and backward", "kept between", title="KL(radial || normal) of 262,144 weights")
+    table = Table(
+        "method", "M", "value and backward", "saved for backward", title="KL(radial || normal) of 262,144 weights"
+    )
     for method, draws in [("direct", 100), ("repar", 100), ("stats", 100), ("stats", 10**6), ("exact", None)]:
         estimate = partial(mcrepar.kl_divergence, q, p, method=method, n_mc_iter=draws)
-        kept = saved_bytes(estimate)
+        saved = saved_bytes(estimate)
         start = time.perf_counter()
         estimate().backward()
         seconds = time.perf_counter() - start
-        table.add_row(method, f"{draws:,}" if draws else "infinite", f"{1000 * seconds:.1f} ms", f"{kept / 1e6:.1f} MB")
+        table.add_row(
+            method, f"{draws:,}" if draws else "infinite", f"{1000 * seconds:.1f} ms", f"{saved / 1e6:.1f} MB"
+        )
     rich.print(table)
 
 
@@ -60,11 +64,11 @@ def photographs(count: int = 450) -> np.ndarray:
 
 
 def show(folder: Path, count: int = 4) -> None:
-    """The digits it is least and most sure of, in characters."""
+    """The digits of which it is least and most confident, in characters."""
     with np.load(folder / "predictions.npz") as found:
         for words, group in (("least", "doubtful"), ("most", "surest")):
             shown = np.flatnonzero(found["thumbnail_groups"] == group)[:count]
-            print(f"\n{words} sure of:")
+            print(f"\n{words} certain:")
             for row in range(8):
                 lines = found["thumbnails"][shown, row, :, 0]  # (count, 8), from 0 to 255
                 print("   ".join("".join(2 * " .:-=+*#@"[v // 29] for v in line) for line in lines))
@@ -90,9 +94,9 @@ def main() -> None:
     remove_earlier(options.out)
     shorter = ["--epochs", str(options.epochs)] if options.epochs else []
     command("train", "--recipe", "digits", "--out", str(options.out), *shorter)
-    foreign = options.out / "photographs.npz"
-    np.savez(foreign, images=photographs())
-    command("evaluate", str(options.out), "--ood", f"arrays,root={foreign},as=photographs")
+    photos = options.out / "photographs.npz"
+    np.savez(photos, images=photographs())
+    command("evaluate", str(options.out), "--ood", f"arrays,root={photos},as=photographs")
     show(options.out)
 
 

@@ -43,7 +43,7 @@ def test_output(demo):
         assert re.search(rf"\b{method}\b.* ms .* MB", out)
     assert "epoch 40/40" in out
     assert "confidence sets" in out
-    assert "least sure of" in out
+    assert "least certain:" in out
     assert "@@" in out
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
