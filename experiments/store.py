@@ -16,8 +16,8 @@ from experiments.experiment import SCALES, Experiment, Part, Row
 from experiments.machine import machine
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import write_file
 from mcrepar.workbench.training.folder_lock import FolderTaken, take
-from mcrepar.workbench.training.whole_file import write_bytes
 
 # What a stored part must have.
 _RECORD: dict[str, type | tuple[type, ...]] = {
@@ -129,7 +129,7 @@ class Store:
     def write(self, path: Path, content: str | bytes) -> None:
         """A file, whole or not at all."""
         try:
-            write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
+            write_file(path, content.encode("utf-8") if isinstance(content, str) else content)
         except OSError as error:
             raise self._refused(path, error) from None
 

@@ -22,14 +22,14 @@ from mcrepar import __version__, metrics
 from mcrepar.data import DATASETS, load
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.prediction import predict
-from mcrepar.workbench.evaluation.data_sets import Prepared, known_part
+from mcrepar.user_files import write_file
+from mcrepar.workbench.evaluation.data_sets import known_part
 from mcrepar.workbench.evaluation.kinds import CLASSES
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import MAY_DIFFER, TrainConfig, names
 from mcrepar.workbench.training.folder_lock import FolderTaken
 from mcrepar.workbench.training.setup import Run, open_run
 from mcrepar.workbench.training.stops import Diverged, Stopped
-from mcrepar.workbench.training.whole_file import write_bytes
 
 TAUS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)  # the thresholds of confidence
 CURVES = ("epoch", "loss", "nll", "kl", "accuracy")  # columns of log.csv that are kept
@@ -129,7 +129,7 @@ def _answered(run: Run, draws: int, seed: int) -> Row:
     if isinstance(kept, dict):
         return kept
     found = answers(run, draws, seed)
-    write_bytes(path, json.dumps(found, indent=1, allow_nan=False).encode("utf-8"))
+    write_file(path, json.dumps(found, indent=1, allow_nan=False).encode("utf-8"))
     return found
 
 
@@ -149,7 +149,7 @@ def answers(run: Run, draws: int, seed: int) -> Row:
     generator = torch.Generator(device).manual_seed(seed)
     net = PublishedNetwork(run.bnn) if run.config.forward == PUBLISHED else run.bnn
     part = known_part(run, "test")
-    batches = Prepared(run, part.x, _BATCH)
+    batches = run.model.batches(part.x, _BATCH)
     found = predict(net, batches, draws, _BATCH, run.likelihood, generator, max_bytes=0)
     arrays, y = CLASSES.answers(found), part.y.numpy()
     right = arrays["label"] == y

@@ -25,6 +25,7 @@ LAYERS = {
     "prediction": 3,
     "optim": 3,
     "paper": 4,
+    "trained_model": 4,
     "workbench": 5,
     "__main__": 6,
     "experiments": 6,

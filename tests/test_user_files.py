@@ -1,13 +1,26 @@
-"""A user's file: regular and bounded, or an error that names it; nothing waits for another process."""
+"""A user's file: regular and bounded, or an error that names it; and files that are replaced whole or not at all."""
 
+import hashlib
 import io
 import os
 import socket
+import time
 
 import pytest
 
+from mcrepar import user_files
 from mcrepar.errors import ParameterError
-from mcrepar.user_files import TooLarge, open_file, read_all, read_file, read_json, read_text, read_yaml
+from mcrepar.user_files import (
+    TooLarge,
+    open_file,
+    read_all,
+    read_file,
+    read_json,
+    read_text,
+    read_yaml,
+    remove_stale,
+    write_file,
+)
 
 READERS = (open_file, read_file, read_text, read_json, read_yaml)
 
@@ -104,3 +117,62 @@ def test_text_of_another_encoding_is_named(tmp_path):
     (tmp_path / "run.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ParameterError, match=r"run\.json': it is no text in utf-8"):
         read_json(tmp_path / "run.json")
+
+
+def test_a_reader_of_the_old_file_keeps_it(tmp_path):
+    path = tmp_path / "new folder" / "a.txt"
+    write_file(path, b"old")
+    with path.open("rb") as reader:
+        write_file(path, b"new and longer")
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new and longer"
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_file(path, b"old")
+
+    def full(_):
+        raise OSError("full")
+
+    monkeypatch.setattr(user_files.os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_text_is_utf8_with_its_line_ends_as_they_are(tmp_path):
+    write_file(tmp_path / "a.csv", "\u00b5,1\r\n")
+    assert (tmp_path / "a.csv").read_bytes() == b"\xc2\xb5,1\r\n"
+
+
+def test_a_function_writes_and_the_name_holds_the_digest(tmp_path):
+    path = write_file(tmp_path / "a.{digest}.bin", lambda file: file.write(b"content"))
+    assert path.name == f"a.{hashlib.sha256(b'content').hexdigest()[:16]}.bin"
+    assert path.read_bytes() == b"content"
+
+    def fails(file):
+        file.write(b"half")
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        write_file(tmp_path / "b.{digest}.bin", fails)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_stale_temporary_files_go_and_others_stay(tmp_path):
+    ours = [".log.csv.123.tmp", ".step-00000001.7.tmp", ".0123456789abcdef.tmp"]
+    others = ["log.csv", ".mine.tmp", "notes.tmp", ".hidden"]
+    for name in (*ours, *others):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".folder.1.tmp").mkdir()
+    remove_stale(tmp_path, r"log\.csv", older=60.0)
+    assert (tmp_path / ".log.csv.123.tmp").exists()
+    os.utime(tmp_path / ".log.csv.123.tmp", (time.time() - 100,) * 2)
+    remove_stale(tmp_path, r"log\.csv", older=60.0)
+    assert {p.name for p in tmp_path.iterdir()} == {*ours[1:], *others, ".folder.1.tmp"}
+    remove_stale(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {*others, ".folder.1.tmp"}
+    remove_stale(tmp_path / "nosuch")

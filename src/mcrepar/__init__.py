@@ -33,6 +33,7 @@ _HOMES = {
     "mcrepar.nn.saving": ("load", "save"),
     "mcrepar.objective": ("Elbo", "elbo", "kl_weight"),
     "mcrepar.prediction": ("Prediction", "predict"),
+    "mcrepar.trained_model": ("Preparation", "TrainedModel"),
 }
 _MODULES = (
     "data",
@@ -92,6 +93,8 @@ if TYPE_CHECKING:
     from mcrepar.objective import kl_weight as kl_weight
     from mcrepar.prediction import Prediction as Prediction
     from mcrepar.prediction import predict as predict
+    from mcrepar.trained_model import Preparation as Preparation
+    from mcrepar.trained_model import TrainedModel as TrainedModel
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):

@@ -40,6 +40,11 @@ class Likelihood(nn.Module, ABC):
         """The probabilities of the classes."""
         raise MethodError(f"probs of {type(self).__name__}", "its y is not a class", "mean and aleatoric")
 
+    @property
+    def options(self) -> dict[str, float | str]:
+        """The arguments that make another one of its kind, for a file; what was learned is in its state_dict."""
+        return {}
+
     @abstractmethod
     def _check(self, output: Tensor, y: Tensor) -> None: ...
 
@@ -174,6 +179,11 @@ class Normal(Likelihood):
         self.kind = scale if isinstance(scale, str) else "fixed"
         self.fixed_scale = 1.0 if isinstance(scale, str) else float(scale)
         self.register_parameter("log_scale", nn.Parameter(torch.zeros(())) if scale == "learned" else None)
+
+    @property
+    def options(self) -> dict[str, float | str]:
+        """The scale."""
+        return {"scale": self.fixed_scale if self.kind == "fixed" else self.kind}
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """The mean, and the log scale that broadcasts to it."""

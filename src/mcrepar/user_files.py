@@ -1,11 +1,20 @@
-"""The one way to open a file that a user named: a regular file of bounded size, never a pipe, a device or a folder."""
+"""The one way to read a file that a user named, and the one way to write a file whole.
+
+Only regular files of bounded size are read, never a pipe, a device or a folder; whatever interrupts a write, the file
+holds what was there before or what is new.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import json
 import os
+import re
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +26,7 @@ LARGEST_TEXT = 2**23  # bytes of a text, a table or JSON
 LARGEST_YAML = 2**16  # its parser takes a second for so many; config.yaml has three thousand
 CHUNK = 2**20
 _MOST_VALUES = 100_000  # in a YAML file
+_TEMPORARY = re.compile(r"\.(?:(?P<name>.+)\.\d+|[0-9a-f]{16})\.tmp")  # .NAME.PID.tmp, and those of earlier versions
 
 
 def open_file(path: Path, most: int = LARGEST) -> io.BufferedReader:
@@ -148,3 +158,68 @@ def _too_many(node: Any) -> bool:
             count += len(value)
             waiting += [part for item in value for part in (item if isinstance(item, tuple) else (item,))]
     return count > _MOST_VALUES
+
+
+def write_file(path: Path, content: bytes | str | Callable[[IO[bytes]], object]) -> Path:
+    """Write a file beside its place, have it on the disk, then give it its name; an OSError leaves the old one.
+
+    Args:
+        path: of the file; its folder is made where it does not exist. `{digest}` in its name becomes the first 16 hex
+            digits of the content's SHA-256.
+        content: all of it, a text being written in UTF-8; or a function that writes to the open file.
+
+    Returns:
+        The path under which the file is there now.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder) / "a-{digest}.txt", "text").name
+    'a-982d9e3eb996f559.txt'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name.replace('{digest}', 'new')}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("wb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        if "{digest}" in path.name:
+            path = path.with_name(path.name.replace("{digest}", digest_of(fresh)[:16]))
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    if os.name == "posix":  # have the name on the disk too
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Args:
+        path: of the file.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_stale(folder: Path, name: str = ".*", older: float = 0.0) -> None:
+    """Remove the temporary files of killed writes; where others may be writing, only what is too old to be theirs.
+
+    Args:
+        folder: whose temporary files go; one that does not exist has none.
+        name: a pattern of the files that were to be written.
+        older: seconds since their last change.
+    """
+    for path in folder.glob(".*.tmp"):
+        found = _TEMPORARY.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # somebody else has removed it, or made a folder of that name
+            if found and re.fullmatch(name, found["name"] or "") and time.time() - path.lstat().st_mtime >= older:
+                path.unlink()

@@ -1,8 +1,9 @@
-"""Whether a value is one of an option's type, for options that come from YAML, the command line or Python."""
+"""The one place that checks arguments: names, whole numbers, generators, and options by their type hints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -11,6 +12,57 @@ from mcrepar.errors import ParameterError
 
 _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
 _ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
+
+
+def closest(name: object, known: Iterable[str]) -> list[str]:
+    """The known names that look most like one that is not known; all of them where none does.
+
+    Args:
+        name: what was asked for.
+        known: the names that exist.
+
+    >>> closest("cifar-10", ["mnist", "cifar10", "svhn"]), closest(3, ["mnist", "svhn"])
+    (['cifar10'], ['mnist', 'svhn'])
+    """
+    names = list(known)
+    return difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5) or names
+
+
+def whole_number(name: str, value: object, least: int = 1) -> int:
+    """A count as an int.
+
+    Args:
+        name: of the argument.
+        value: given.
+        least: the smallest that is allowed.
+
+    Raises:
+        ParameterError: where it is no whole number, or too small.
+
+    >>> whole_number("draws", 3)
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
+    if value < least:
+        raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
+    return int(value)
+
+
+def check_generator(generator: object) -> None:
+    """Refuse what is neither a torch.Generator nor None.
+
+    Args:
+        generator: given.
+
+    Raises:
+        ParameterError: where it is anything else, such as a seed.
+    """
+    import torch
+
+    if generator is not None and not isinstance(generator, torch.Generator):
+        why = f"it must be a torch.Generator, and is a {type(generator).__name__}"
+        raise ParameterError(f"generator={generator!r}", why, "torch.Generator().manual_seed(0)")
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mcrepar
-from mcrepar import McreparError
+from mcrepar import McreparError, user_files
 from mcrepar.nn import folder as folders
 from mcrepar.nn.saving import load, save
 from tests.conftest import seeded
@@ -31,7 +31,7 @@ class Crash(BaseException):
     pass
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("step", range(6))
 def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path, monkeypatch):
     first, second = mcrepar.bayesian(small(0)), shaken(mcrepar.bayesian(small(1)))
     save(first, tmp_path / "old")
@@ -47,7 +47,7 @@ def test_a_save_that_is_interrupted_leaves_the_network_of_before(step, tmp_path,
 
         return call
 
-    for where, name in ((folders, "digest_of"), (os, "fsync"), (Path, "replace"), (Path, "rename")):
+    for where, name in ((user_files, "digest_of"), (os, "fsync"), (Path, "replace"), (Path, "rename")):
         monkeypatch.setattr(where, name, interrupted(getattr(where, name)))
     with pytest.raises(Crash):
         save(second, tmp_path / "old")
@@ -103,7 +103,7 @@ def broken(tmp_path):
     return path
 
 
-def refused(path, words="use "):
+def refused(path, words="Use "):
     net = small()
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     with pytest.raises(McreparError, match=words) as error:
@@ -161,7 +161,7 @@ def resealed(path, change, tensors=None):
         tensors_of(path).unlink()
         save_file(tensors, path / "tensors-0123456789abcdef.safetensors")
         config["file"] = "tensors-0123456789abcdef.safetensors"
-        config["sha256"] = folders.digest_of(path / config["file"])
+        config["sha256"] = user_files.digest_of(path / config["file"])
     change(config)
     config.pop("seal", None)
     (path / "config.json").write_text(json.dumps({**config, "seal": folders._seal(config)}))
@@ -214,5 +214,5 @@ def test_changed_tensors_are_refused(broken):
 def test_no_pickle_is_read(broken):
     torch.save({"net": torch.zeros(1)}, tensors_of(broken))
     refused(broken, "damaged")
-    resealed(broken, lambda c: c.update(sha256=folders.digest_of(tensors_of(broken))))
+    resealed(broken, lambda c: c.update(sha256=user_files.digest_of(tensors_of(broken))))
     refused(broken)

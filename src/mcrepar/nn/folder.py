@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import digest_of, write_file
 
 CONFIG = "config.json"
 FORMAT, VERSION = "mcrepar", 1
@@ -78,27 +79,14 @@ def refuse(folder: Path, why: str, instead: str = "a folder that mcrepar.save wr
 
 
 def _write_into(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    fresh = folder / f".{secrets.token_hex(8)}.tmp"
-    try:
-        fresh.write_bytes(_safetensors().save(dict(tensors)))  # save_file hides OSErrors and sets the mode to 0600
-        digest = digest_of(fresh)
-        name = f"tensors-{digest[:16]}.safetensors"
-        _settle(fresh, folder / name)
-        whole = {"format": FORMAT, "version": VERSION, **config, "file": name, "sha256": digest}
-        fresh.write_text(json.dumps({**whole, "seal": _seal(whole)}, indent=1, allow_nan=False), encoding="utf-8")
-        _settle(fresh, folder / CONFIG)  # from here on the folder is the new one
-    finally:
-        fresh.unlink(missing_ok=True)
+    data = _safetensors().save(dict(tensors))  # save_file hides OSErrors and sets the mode to 0600
+    name = write_file(folder / "tensors-{digest}.safetensors", data).name
+    whole = {"format": FORMAT, "version": VERSION, **config, "file": name, "sha256": hashlib.sha256(data).hexdigest()}
+    sealed = json.dumps({**whole, "seal": _seal(whole)}, indent=1, allow_nan=False)
+    write_file(folder / CONFIG, sealed)  # from here on the folder is the new one
     for old in folder.iterdir():
         if TENSORS.fullmatch(old.name) and old.name != name:
             old.unlink()
-
-
-def _settle(fresh: Path, place: Path) -> None:
-    """Put a file in its place after its bytes are on the disk."""
-    with fresh.open("rb") as file:
-        os.fsync(file.fileno())
-    fresh.replace(place)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -135,19 +123,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _seal(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file.
-
-    Args:
-        path: of the file.
-    """
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            sha.update(block)
-    return sha.hexdigest()
 
 
 def _safetensors() -> ModuleType:

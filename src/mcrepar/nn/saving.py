@@ -1,4 +1,4 @@
-"""A Bayesian network in a folder: tensors in safetensors, everything else in config.json, no code in either.
+"""A Bayesian neural network in a folder: tensors in safetensors, everything else in config.json, no code in either.
 
 `description` turns objects into data and back, `folder` writes and reads the two files.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
+from mcrepar.likelihoods import LIKELIHOODS, Likelihood
 from mcrepar.nn.description import (
     Json,
     Shelf,
@@ -32,12 +33,19 @@ from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.selection import Place, places
 
 KEYS = {"mcrepar", "torch", "forward", "members", "posteriors", "priors", "random"} | {
-    "plain", "tied", "untrained", "calibration", "norm_statistics", "holds_training_data"}  # fmt: skip
+    "plain", "tied", "untrained", "calibration", "norm_statistics", "holds_training_data",
+    "likelihood", "prepare"}  # fmt: skip
 WRONG = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)  # of data of another form
 
 
-def save(bnn: BayesianModule, folder: str | os.PathLike[str], *, keep_calibration_data: bool = False) -> None:
-    """Write a Bayesian network to a folder: parameters, buffers, families, priors, options and norm statistics.
+def save(
+    bnn: BayesianModule,
+    folder: str | os.PathLike[str],
+    *,
+    keep_calibration_data: bool = False,
+    likelihood: Likelihood | None = None,
+) -> None:
+    """Write a Bayesian neural network to a folder: parameters, buffers, families, priors, options and norm statistics.
 
     load(folder, net) == bnn, bit by bit, but for the batch of training data that `bnn.calibrate` was given: norm
     statistics that are pooled over 32 draws on it are written instead, and used by predictions after loading.
@@ -48,6 +56,8 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str], *, keep_calibratio
             time, and other files in it are left alone.
         keep_calibration_data: also write the batch itself, so that every draw has norm statistics of its own after
             loading. Whoever has the folder then has these training data; its config.json says so.
+        likelihood: of y given the output, written too, with the scale that it has learned;
+            `TrainedModel.load(folder, net)` gives both back.
 
     >>> import tempfile
     >>> from mcrepar import bayesian
@@ -58,24 +68,49 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str], *, keep_calibratio
     >>> bool(same.kl() == bnn.kl())
     True
     """
+    if keep_calibration_data not in (True, False):
+        asked = f"save(..., keep_calibration_data={keep_calibration_data!r})"
+        raise ParameterError(asked, "it is not yes or no", "True or False")
+    write_model(bnn, folder, likelihood, keep_data=keep_calibration_data)
+
+
+def write_model(
+    bnn: BayesianModule,
+    folder: str | os.PathLike[str],
+    likelihood: Likelihood | None = None,
+    prepare: Json = None,
+    *,
+    keep_data: bool = False,
+    pool: bool = True,
+) -> None:
+    """What `save` and `TrainedModel.save` write.
+
+    Args:
+        bnn: the network.
+        folder: of the model.
+        likelihood: of y given its output.
+        prepare: how the data are prepared, as JSON.
+        keep_data: also write the batch of training data on which norm layers find their statistics.
+        pool: measure the norm statistics of the weights as they are now; else write those that were measured last.
+    """
     if not isinstance(bnn, BayesianModule):
         raise ParameterError(
             f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
         )
-    if keep_calibration_data not in (True, False):
-        asked = f"save(..., keep_calibration_data={keep_calibration_data!r})"
-        raise ParameterError(asked, "it is not yes or no", "True or False")
     path = _path("save", folder)
+    described = _describe_likelihood(likelihood)
     with bnn._lock:
         bnn.slots.check(bnn.net)
-        if bnn.calibration.kept is not None:
-            bnn.pool_statistics()  # of the weights as they are now
-        config, tensors = _described(bnn, keep_calibration_data)
-    write(path, config, tensors)
+        if pool and bnn.calibration.kept is not None:
+            bnn.pool_statistics()
+        config, tensors = _described(bnn, keep_data)
+    if likelihood is not None:
+        tensors |= {f"likelihood.{name}": t.detach().cpu().clone() for name, t in likelihood.state_dict().items()}
+    write(path, {**config, "likelihood": described, "prepare": prepare}, tensors)
 
 
 def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
-    """The Bayesian network that `save` wrote, around a network of the same architecture.
+    """The Bayesian neural network that `save` wrote, around a network of the same architecture.
 
     Args:
         folder: written by `save`; a file that is foreign, damaged or of another version is refused, no code is run.
@@ -86,6 +121,16 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
     mcrepar.errors.ParameterError: load('runs/nowhere'): it has no config.json. Use a folder that
     mcrepar.save wrote, unchanged.
     """
+    return read_model(folder, net)[0]
+
+
+def read_model(folder: str | os.PathLike[str], net: nn.Module) -> tuple[BayesianModule, Likelihood | None, Json]:
+    """The network, its likelihood, and how its data are prepared; None for what the folder does not hold.
+
+    Args:
+        folder: as for `load`.
+        net: as for `load`.
+    """
     folder = _path("load", folder)
     if not isinstance(net, nn.Module):
         refuse(folder, f"a {type(net).__name__} is no network", "the network that was given to bayesian")
@@ -93,18 +138,37 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
         refuse(folder, f"the {type(net).__name__} is Bayesian already", "the network that was given to bayesian")
     config, tensors = read(folder)
     older = {"members": 0, "norm_statistics": None, "holds_training_data": config.get("calibration") is not None}
-    config = {**older, **config}
+    config = {**older, "likelihood": None, "prepare": None, **config}
     if set(config) != KEYS:
         refuse(folder, f"its config.json has the wrong keys: {', '.join(sorted(set(config) ^ KEYS))}")
     with _refusing(folder):
         _check_net(folder, config, net)
         device = next((p.device for p in net.parameters()), torch.device("cpu"))
         shelf = Shelf({name: t.to(device) for name, t in _under("shelf.", tensors).items()})
+        likelihood = _likelihood_from(config["likelihood"], _under("likelihood.", tensors))
         chosen = _chosen(config, shelf, net)
         with _left_alone(chosen):
             bnn = BayesianModule(net, chosen, config["forward"], config["members"])
             _fill(bnn, config, tensors, shelf)
-    return bnn
+    return bnn, None if likelihood is None else likelihood.to(device), config["prepare"]
+
+
+def _describe_likelihood(likelihood: Likelihood | None) -> Json:
+    if likelihood is None:
+        return None
+    name = next((name for name, kind in LIKELIHOODS.items() if type(likelihood) is kind), None)
+    if name is None:
+        why = f"a {type(likelihood).__name__} likelihood cannot be written"
+        raise ParameterError("save(bnn, folder)", why, f"save(bnn, folder) without it, or {', '.join(LIKELIHOODS)}")
+    return {"name": name, "options": likelihood.options}
+
+
+def _likelihood_from(item: Json, tensors: Mapping[str, Tensor]) -> Likelihood | None:
+    if item is None:
+        return None
+    likelihood = LIKELIHOODS[item["name"]](**item["options"])
+    likelihood.load_state_dict(dict(tensors))
+    return likelihood
 
 
 def _path(what: str, folder: object) -> Path:

@@ -317,7 +317,7 @@ def test_other_training_data_are_noticed(tmp_path):
     write_images(tmp_path, seed=1)
     assert "not those of the training" in open_run(folder).changed
     write_images(tmp_path, count=70)
-    with pytest.raises(ParameterError, match="it was trained on 36 data, and there are 42 now"):
+    with pytest.raises(ParameterError, match="it was trained on 36 examples, and there are 42 now"):
         evaluate(options(folder))
 
 
@@ -360,7 +360,7 @@ def test_a_full_disk_leaves_the_last_results(tmp_path, no_report, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mcrepar.workbench.training.whole_file.os.fsync", full)
+    monkeypatch.setattr("mcrepar.user_files.os.fsync", full)
     with pytest.raises(ParameterError, match="No space left on device"):
         evaluate_run(run, options(run.folder, seed=5))
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before

@@ -9,9 +9,11 @@ from torch import nn
 import mcrepar
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.likelihoods import Categorical, Normal
+from mcrepar.trained_model import TrainedModel
 from mcrepar.workbench.evaluation.options import EvaluateOptions
 from mcrepar.workbench.training.config import TrainConfig
-from mcrepar.workbench.training.setup import Facts, Run
+from mcrepar.workbench.training.setup import Run
+from mcrepar.workbench.training.task import Facts
 from tests.conftest import seeded
 
 CLASSES = ("cat", "dog", "owl")
@@ -39,7 +41,9 @@ def a_run(folder, dataset=None, net=None, likelihood=None, note=""):
     bnn = mcrepar.bayesian(net, start_std=0.7).eval()
     likelihood = likelihood or (Categorical() if dataset.classes else Normal(0.5))
     folder.mkdir(exist_ok=True)
-    run = Run(folder, TrainConfig(), Facts.of(dataset, dataset.train), bnn, likelihood, note)
+    facts = Facts.of(dataset, dataset.train)
+    model = TrainedModel(bnn, likelihood, facts.preparation(TrainConfig()))
+    run = Run(folder, TrainConfig(), facts, model, note)
     run.__dict__["dataset"] = dataset  # the cached property, which would read files
     return run
 

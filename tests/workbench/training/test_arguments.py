@@ -8,7 +8,8 @@ from mcrepar.models import MODELS
 from mcrepar.workbench.training.arguments import RECIPES, add_arguments, expand, read_arguments, recipes
 from mcrepar.workbench.training.checkpoint import write
 from mcrepar.workbench.training.config import TrainConfig, flag, names
-from mcrepar.workbench.training.setup import Facts, build_network, make_bayesian, read_data
+from mcrepar.workbench.training.setup import build_network, make_bayesian
+from mcrepar.workbench.training.task import Facts, read_data
 from tests.data.test_folder import picture
 
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from mcrepar.errors import ParameterError
-from mcrepar.workbench.training import checkpoint
-from mcrepar.workbench.training.checkpoint import NAME, newest, restore, write
+from mcrepar.user_files import digest_of
+from mcrepar.workbench.training.checkpoint import NAME, newest, read_weights, restore, write
 
 
 def state(step):
@@ -90,7 +91,7 @@ def break_by_kind(path: Path, how: str) -> Path:
         path.write_bytes(raw)
         if how == "other parts":
             torch.save({"tensor": torch.zeros(2)}, path)
-        path = path.rename(path.with_name(f"{path.name[:13]}.{checkpoint.digest_of(path)[:16]}.pt"))
+        path = path.rename(path.with_name(f"{path.name[:13]}.{digest_of(path)[:16]}.pt"))
     return path
 
 
@@ -159,7 +160,7 @@ def test_reading_runs_no_code(tmp_path):
 
     fresh = tmp_path / "x.pt"
     torch.save({"step": Evil()}, fresh)
-    fresh.rename(tmp_path / f"step-00000001.{checkpoint.digest_of(fresh)[:16]}.pt")
+    fresh.rename(tmp_path / f"step-00000001.{digest_of(fresh)[:16]}.pt")
     with pytest.warns(UserWarning, match=r"[Ww]eights.only"), pytest.raises(ParameterError, match="all of its 1"):
         newest(tmp_path)
     assert not (tmp_path / "done").exists()
@@ -179,3 +180,49 @@ def test_a_checkpoint_of_another_network_is_refused_and_changes_nothing(tmp_path
     with pytest.raises(ParameterError, match="the network has no 'extra'"):
         restore(net, more, tmp_path / "step.pt")
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+
+
+# --- weights to start from
+
+
+def network(width=3):
+    return nn.Sequential(nn.Linear(width, 2), nn.BatchNorm1d(2))
+
+
+@pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
+def test_weights_of_torch_save(wrap, tmp_path):
+    net, path = network(), tmp_path / "w.pt"
+    state = net.state_dict()
+    torch.save({wrap: state, "epoch": 3} if wrap else state, path)
+    found = read_weights(path, network())
+    assert all(torch.equal(found[name], t) for name, t in state.items())
+
+
+def test_weights_of_safetensors_and_of_a_wrapped_network(tmp_path):
+    net, path = network(), tmp_path / "w.safetensors"
+    save_file({f"module.{name}": t for name, t in net.state_dict().items()}, path)
+    assert torch.equal(read_weights(path, network())["0.weight"], net[0].weight)
+
+
+def test_other_weights_are_refused(tmp_path):
+    path = tmp_path / "w.pt"
+    for state, why in (
+        (network(4).state_dict(), r"'0.weight' is \(2, 4\) there and \(2, 3\) here"),
+        (nn.Linear(3, 2).state_dict(), "the file has no '0.weight'"),
+        ({**network().state_dict(), "more": torch.zeros(1)}, "the network has no 'more'"),
+        ({**network().state_dict(), "0.bias": torch.tensor([1.0, float("nan")])}, "'0.bias' is not finite"),
+        ({"epoch": 3}, "holds no state_dict"),
+        ([1, 2], "holds no state_dict"),
+    ):
+        torch.save(state, path)
+        with pytest.raises(ParameterError, match=why):
+            read_weights(path, network())
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path):
+    with pytest.raises(ParameterError, match="no such file"):
+        read_weights(tmp_path / "nosuch.pt", network())
+    for name in ("a.pt", "a.safetensors"):
+        (tmp_path / name).write_bytes(b"not weights")
+        with pytest.raises(ParameterError, match="without running code"):
+            read_weights(tmp_path / name, network())

@@ -10,10 +10,10 @@ from torch import nn
 
 from mcrepar import bayesian, save
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import write_file
 from mcrepar.workbench.training.checkpoint import PARTS, write
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.folder import OURS, RunFolder, read_run
-from mcrepar.workbench.training.whole_file import write_text
 
 FACTS = {"world_size": 1, "parameters": 3}
 
@@ -277,5 +277,5 @@ def test_resume_needs_no_more_space_than_the_start(tmp_path, monkeypatch):
 
 def test_a_run_that_was_killed_before_run_json_begins_again(tmp_path):
     config = TrainConfig(out=str(tmp_path))
-    write_text(tmp_path / "config.yaml", config.to_yaml())
+    write_file(tmp_path / "config.yaml", config.to_yaml())
     assert run_folder(tmp_path, resume=True).check() == ""

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.folder import RunFolder
 from mcrepar.workbench.training.learner import Learner
 from mcrepar.workbench.training.loop import Trainer
-from mcrepar.workbench.training.seeds import seed_of
+from mcrepar.workbench.training.schedules import seed_of
 from mcrepar.workbench.training.setup import build_network, open_run
 from mcrepar.workbench.training.stops import Diverged
 from mcrepar.workbench.training.task import Task
@@ -356,7 +355,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(good, tmp_path, monkeypa
 
 def test_a_model_that_cannot_be_written_can_be_had_later(good, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", no_space)
+        patch.setattr("mcrepar.nn.folder.write_file", no_space)
         with pytest.raises(ParameterError, match=r"could not be written\. Use mcrepar train --resume"):
             train(config(tmp_path))
     assert "No space" in capsys.readouterr().err
@@ -382,26 +381,48 @@ def stopped_early(tmp_path_factory):
     return train(config(folder, **JUMPS))
 
 
+def test_norm_statistics_are_measured_once_and_are_those_of_the_best_model(stopped_early, tmp_path, monkeypatch):
+    """Not on every better epoch, each of which would take 32 passes over the calibration data."""
+    calls, pool = [], BayesianModule.pool_statistics
+    monkeypatch.setattr(BayesianModule, "pool_statistics", lambda self: (calls.append(1), pool(self)))
+    folder = train(config(tmp_path, **JUMPS))
+    assert len(calls) == 1
+    assert model_of(folder) == model_of(stopped_early)
+    run = open_run(folder)
+    kept = [t.clone() for t in leaves(run.bnn.calibration.pooled)]
+    run.calibrate()
+    run.bnn.pool_statistics()
+    assert kept
+    assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(kept, leaves(run.bnn.calibration.pooled), strict=True))
+
+
+def leaves(tree):
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
 class Disk:
     """A disk that is full while the best model is written, from one call to another."""
 
     def __init__(self, monkeypatch, first: int, last: float) -> None:
-        save, self.calls = learner.save, 0
+        save, self.calls = learner.write_model, 0
 
-        def sometimes(bnn, folder):
+        def sometimes(*args, **kwargs):
             self.calls += 1
             if first <= self.calls <= last:
                 raise ParameterError("save", "it cannot be written (No space left on device)", "a larger disk")
-            save(bnn, folder)
+            save(*args, **kwargs)
 
-        monkeypatch.setattr(learner, "save", sometimes)
+        monkeypatch.setattr(learner, "write_model", sometimes)
 
 
 def test_a_best_model_that_could_not_be_written_is_written_later(stopped_early, tmp_path, monkeypatch, capsys):
     """Early stopping on a disk that is full at every better epoch, and has space at the end."""
     disk = Disk(monkeypatch, 1, len(log_of(stopped_early)) - 1)
     folder = train(config(tmp_path, **JUMPS))
-    assert disk.calls == len(log_of(stopped_early))
+    assert disk.calls == len(log_of(stopped_early)) + 1  # and once for the norm statistics
     assert log_of(folder) == log_of(stopped_early)
     assert model_of(folder) == model_of(stopped_early)
     assert status(folder) == "finished"

@@ -1,4 +1,4 @@
-import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,20 +10,14 @@ import mcrepar
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.workbench.training import checkpoint, train
-from mcrepar.workbench.training.config import TrainConfig, read_config
-from mcrepar.workbench.training.distributed import World
+from mcrepar.workbench.training.config import read_config
 from mcrepar.workbench.training.setup import (
-    Facts,
     Units,
-    as_input,
     build_likelihood,
     build_network,
     open_run,
-    read_data,
 )
-from mcrepar.workbench.training.task import Task
-from tests.data.test_folder import picture
-from tests.workbench.training.tiny import config, write_images, write_numbers
+from tests.workbench.training.tiny import config, facts_of, write_images, write_numbers
 
 
 @pytest.fixture(scope="module")
@@ -33,55 +27,6 @@ def finished(tmp_path_factory):
     return train(config(folder))
 
 
-def facts_of(c: TrainConfig) -> Facts:
-    dataset, training, _ = read_data(c)
-    return Facts.of(dataset, training)
-
-
-def test_the_held_out_part_is_the_same_every_time(tmp_path):
-    write_images(tmp_path)
-    (_, a, b), (_, c, d) = (read_data(config(tmp_path)) for _ in range(2))
-    assert (len(a), len(b)) == (36, 12)
-    assert torch.equal(a.x, c.x)
-    assert torch.equal(b.x, d.x)
-    assert torch.bincount(b.y).tolist() == [6, 6]
-
-
-def test_data_without_training_labels_are_refused(tmp_path):
-    np.savez(tmp_path / "data.npz", images=np.zeros((4, 1, 8, 8), np.uint8))
-    with pytest.raises(ParameterError, match="no labelled training part"):
-        read_data(config(tmp_path))
-
-
-def test_two_validation_parts_are_refused(tmp_path):
-    x, y = np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])
-    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_val=x, y_val=y, x_test=x, y_test=y)
-    with pytest.raises(ParameterError, match="a validation part of its own"):
-        read_data(config(tmp_path, validation=0.5))
-
-
-def test_patience_without_validation_is_refused(tmp_path):
-    write_images(tmp_path)
-    with pytest.raises(ParameterError, match="no validation data"):
-        read_data(config(tmp_path, validation=0.0, patience=2))
-
-
-def test_facts_survive_json(tmp_path):
-    write_images(tmp_path)
-    facts = facts_of(config(tmp_path))
-    assert Facts.read(json.loads(json.dumps(facts.as_dict()))) == facts
-
-
-def test_input_is_standardised_in_the_layout_of_the_network(tmp_path):
-    write_images(tmp_path)
-    c = config(tmp_path)
-    _, training, _ = read_data(c)
-    x = as_input(training.x.expand(-1, 1, -1, -1), c, facts_of(c))
-    assert float(x.mean()) == pytest.approx(0, abs=1e-5)
-    assert float(x.std(correction=0)) == pytest.approx(1, abs=1e-5)
-    assert x.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_a_network_for_other_data_is_refused(tmp_path):
     write_images(tmp_path)
     for options in ({"model": "unet3d_encoder", "model_options": {}}, {"model": "nosuch"}, {"model_options": {"a": 1}}):
@@ -89,24 +34,47 @@ def test_a_network_for_other_data_is_refused(tmp_path):
             build_network(config(tmp_path, **options), facts_of(config(tmp_path)))
 
 
-def test_options_without_effect_are_refused(tmp_path):
-    write_images(tmp_path)
-    with pytest.raises(ParameterError, match=r"--noise 2\.0: y are classes"):
-        Task.of(config(tmp_path, noise=2.0), World())
-    with pytest.raises(ParameterError, match=r"--validation 0\.01: .* would be empty"):
-        read_data(config(tmp_path, validation=0.01))
-    write_numbers(tmp_path)
-    with pytest.raises(ParameterError, match="--augment crop_flip: the data are rows of numbers"):
-        Task.of(config(tmp_path, model="fcnet", model_options={"hidden": [8]}), World())
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("regression")
+    write_numbers(folder)
+    return train(config(folder, model="fcnet", model_options={"hidden": [8]}, augment="none", epochs=1))
+
+
+def test_a_learned_scale_is_in_the_model(regression):
+    """The scale that the run ended with, not the initial one, is in the folder of the model, and is predicted with."""
+    run = open_run(regression)
+    found = checkpoint.newest(regression / "checkpoints").state["likelihood"]["log_scale"]
+    assert torch.equal(run.likelihood.log_scale.detach(), found)
+    assert float(found) != pytest.approx(np.log(run.facts.target[1]), abs=1e-6)
+    model = mcrepar.TrainedModel.load(regression / "model", build_network(run.config, run.facts))
+    assert torch.equal(model.likelihood.log_scale, run.likelihood.log_scale)
+    assert model.prepare == run.prepare
+    x = run.dataset.test.x
+    a, b = (m.predict(x, draws=4, generator=torch.Generator().manual_seed(0)) for m in (model, run.model))
+    assert torch.equal(a.mean, b.mean)
+    assert torch.allclose(a.aleatoric, (2 * found).exp().expand_as(a.aleatoric))
+
+
+def of_before(folder, text, place):
+    """The same run as it was when the likelihood had a file of its own."""
+    shutil.copytree(folder, place)
+    run = open_run(place)
+    mcrepar.save(run.bnn, place / "model")
+    (place / "model" / "likelihood.json").write_text(text)
+    return place
+
+
+def test_a_run_of_before_has_its_likelihood_in_another_file(regression, tmp_path):
+    run = open_run(of_before(regression, '{"log_scale": 1.5}', tmp_path / "run"))
+    assert run.likelihood.log_scale.item() == 1.5
+    assert run.prepare == run.facts.preparation(run.config)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"log_scale": [1, 2]}', "[]", "no"])
-def test_a_damaged_likelihood_is_named(text, tmp_path):
-    write_numbers(tmp_path)
-    folder = train(config(tmp_path, model="fcnet", model_options={"hidden": [8]}, augment="none", epochs=1))
-    (folder / "model" / "likelihood.json").write_text(text)
+def test_a_damaged_likelihood_is_named(text, regression, tmp_path):
     with pytest.raises(ParameterError, match=r"likelihood\.json: it is missing or damaged"):
-        open_run(folder)
+        open_run(of_before(regression, text, tmp_path / "run"))
 
 
 def test_regression_is_in_the_units_of_y(tmp_path):
@@ -147,8 +115,10 @@ def test_open_run_gives_the_model_that_was_saved(finished):
     assert run.calibrate() == ""
     p = mcrepar.predict(run.bnn, x, draws=3, likelihood=run.likelihood)
     assert p.probs.shape == (12, 2)
-    assert torch.equal(run.mean, torch.tensor(run.facts.mean))
-    assert torch.equal(run.std, torch.tensor(run.facts.std))
+    torch.manual_seed(0)
+    p = mcrepar.predict(run.bnn, x, draws=3, likelihood=run.likelihood)
+    torch.manual_seed(0)
+    assert torch.equal(run.model.predict(run.dataset.test.x, draws=3).probs, p.probs)
 
 
 def test_open_run_needs_no_data_for_the_model(finished, tmp_path):
@@ -199,27 +169,3 @@ def test_a_model_of_another_network_is_refused(finished, tmp_path):
     (moved / "model").symlink_to(finished / "model")
     with pytest.raises(McreparError, match="what was saved has no"):
         open_run(moved)
-
-
-def test_damaged_images_are_left_out_and_counted_in_the_record(tmp_path):
-    for part in ("train", "test"):
-        for kind in ("a", "b"):
-            for i in range(4):
-                picture(tmp_path / "images" / part / kind / f"{i}.png", (8, 8), "L")
-    (tmp_path / "images" / "train" / "a" / "2.png").write_bytes(b"no image")
-    given = {"data": "folder", "root": str(tmp_path / "images"), "model": "small_conv", "model_options": {}}
-    given |= {"validation": 0.0, "augment": "none", "epochs": 1}
-    with pytest.raises(ParameterError, match="--skip-damaged"):
-        read_data(config(tmp_path, **given))
-    with pytest.warns(UserWarning, match=r"1 of 16 files are damaged and were left out: train/a/2\.png"):
-        folder = train(config(tmp_path, **given, skip_damaged=True))
-    record = json.loads((folder / "run.json").read_text())
-    assert (record["data"]["skipped"], record["data"]["count"]) == (1, 7)
-    with pytest.warns(UserWarning, match="1 of 16"):
-        assert open_run(folder).dataset.skipped == ("train/a/2.png",)
-
-
-def test_skipping_needs_data_of_single_files(tmp_path):
-    write_images(tmp_path)
-    with pytest.raises(ParameterError, match="no option 'skip_damaged'"):
-        read_data(config(tmp_path, skip_damaged=True))

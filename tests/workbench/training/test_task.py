@@ -1,10 +1,16 @@
+import json
+
+import numpy as np
 import pytest
 import torch
 
 from mcrepar.errors import ParameterError
+from mcrepar.workbench.training import train
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.task import Task
-from tests.workbench.training.tiny import config, write_images
+from mcrepar.workbench.training.setup import open_run
+from mcrepar.workbench.training.task import Facts, Task, read_data
+from tests.data.test_folder import picture
+from tests.workbench.training.tiny import config, facts_of, write_images, write_numbers
 
 
 def task(folder, rank=0, size=1, **options) -> Task:
@@ -56,3 +62,82 @@ def test_calibration_takes_training_data_as_they_are(tmp_path):
     batch, known = t.calibration(), t.plain(t.train)[0]
     assert len(batch) == 8
     assert all(bool((known == one).flatten(1).all(1).any()) for one in batch)
+
+
+def test_the_held_out_part_is_the_same_every_time(tmp_path):
+    write_images(tmp_path)
+    (_, a, b), (_, c, d) = (read_data(config(tmp_path)) for _ in range(2))
+    assert (len(a), len(b)) == (36, 12)
+    assert torch.equal(a.x, c.x)
+    assert torch.equal(b.x, d.x)
+    assert torch.bincount(b.y).tolist() == [6, 6]
+
+
+def test_data_without_training_labels_are_refused(tmp_path):
+    np.savez(tmp_path / "data.npz", images=np.zeros((4, 1, 8, 8), np.uint8))
+    with pytest.raises(ParameterError, match="no labelled training part"):
+        read_data(config(tmp_path))
+
+
+def test_two_validation_parts_are_refused(tmp_path):
+    x, y = np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_val=x, y_val=y, x_test=x, y_test=y)
+    with pytest.raises(ParameterError, match="a validation part of its own"):
+        read_data(config(tmp_path, validation=0.5))
+
+
+def test_patience_without_validation_is_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ParameterError, match="no validation data"):
+        read_data(config(tmp_path, validation=0.0, patience=2))
+
+
+def test_facts_survive_json(tmp_path):
+    write_images(tmp_path)
+    facts = facts_of(config(tmp_path))
+    assert Facts.read(json.loads(json.dumps(facts.as_dict()))) == facts
+
+
+def test_input_is_standardised_in_the_layout_of_the_network(tmp_path):
+    write_images(tmp_path)
+    c = config(tmp_path)
+    _, training, _ = read_data(c)
+    x = facts_of(c).preparation(c)(training.x)
+    assert float(x.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(x.std(correction=0)) == pytest.approx(1, abs=1e-5)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_options_without_effect_are_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ParameterError, match=r"--noise 2\.0: y are classes"):
+        Task.of(config(tmp_path, noise=2.0), World())
+    with pytest.raises(ParameterError, match=r"--validation 0\.01: .* would be empty"):
+        read_data(config(tmp_path, validation=0.01))
+    write_numbers(tmp_path)
+    with pytest.raises(ParameterError, match="--augment crop_flip: the data are rows of numbers"):
+        Task.of(config(tmp_path, model="fcnet", model_options={"hidden": [8]}), World())
+
+
+def test_damaged_images_are_left_out_and_counted_in_the_record(tmp_path):
+    for part in ("train", "test"):
+        for kind in ("a", "b"):
+            for i in range(4):
+                picture(tmp_path / "images" / part / kind / f"{i}.png", (8, 8), "L")
+    (tmp_path / "images" / "train" / "a" / "2.png").write_bytes(b"no image")
+    given = {"data": "folder", "root": str(tmp_path / "images"), "model": "small_conv", "model_options": {}}
+    given |= {"validation": 0.0, "augment": "none", "epochs": 1}
+    with pytest.raises(ParameterError, match="--skip-damaged"):
+        read_data(config(tmp_path, **given))
+    with pytest.warns(UserWarning, match=r"1 of 16 files are damaged and were left out: train/a/2\.png"):
+        folder = train(config(tmp_path, **given, skip_damaged=True))
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["data"]["skipped"], record["data"]["count"]) == (1, 7)
+    with pytest.warns(UserWarning, match="1 of 16"):
+        assert open_run(folder).dataset.skipped == ("train/a/2.png",)
+
+
+def test_skipping_needs_data_of_single_files(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ParameterError, match="no option 'skip_damaged'"):
+        read_data(config(tmp_path, skip_damaged=True))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mcrepar.workbench.training.config import TrainConfig
+from mcrepar.workbench.training.task import Facts, read_data
 
 
 def write_images(folder: Path, count: int = 60, seed: int = 0) -> Path:
@@ -69,3 +70,8 @@ def log_of(folder: Path) -> list[dict[str, str]]:
 def model_of(folder: Path) -> dict[str, bytes]:
     """The files of the model; that of the tensors is named by its content."""
     return {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+
+
+def facts_of(c: TrainConfig) -> Facts:
+    dataset, training, _ = read_data(c)
+    return Facts.of(dataset, training)

@@ -16,11 +16,11 @@ from typing import Any
 from htmltools import HTML, TagList, tags
 
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import write_file
 from mcrepar.workbench.app.page import SCRIPTS, STATIC, document, plotly_script
 from mcrepar.workbench.app.server import Answers
 from mcrepar.workbench.app.view import View
 from mcrepar.workbench.app.views import all_views
-from mcrepar.workbench.training.whole_file import write_text
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -97,6 +97,6 @@ def _check(out: Path) -> None:
 
 def _write(out: Path, text: str) -> None:
     try:
-        write_text(out, text)
+        write_file(out, text)
     except OSError as error:
         raise ParameterError(f"--export {out}", str(error), "a place with room") from None

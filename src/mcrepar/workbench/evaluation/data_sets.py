@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,25 +33,6 @@ class Foreign:
     split: Split
     dataset: Dataset
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Batches of x as the network takes them, made anew at every pass: a float copy of all data may not fit.
-
-    Args:
-        run: whose standardisation it is.
-        x: raw.
-        batch_size: of each.
-    """
-
-    run: Run
-    x: Tensor
-    batch_size: int
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for k in range(0, len(self.x), self.batch_size):
-            yield self.run.prepare(self.x[k : k + self.batch_size])
 
 
 def known_part(run: Run, name: str) -> Split:

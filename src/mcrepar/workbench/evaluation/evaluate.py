@@ -24,7 +24,8 @@ from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.prediction import Prediction, predict
-from mcrepar.workbench.evaluation.data_sets import Foreign, Prepared, known_part, read_foreign
+from mcrepar.user_files import remove_stale, write_file
+from mcrepar.workbench.evaluation.data_sets import Foreign, known_part, read_foreign
 from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
 from mcrepar.workbench.evaluation.options import EvaluateOptions
 from mcrepar.workbench.evaluation.report import write_report
@@ -32,7 +33,6 @@ from mcrepar.workbench.evaluation.report_console import print_results
 from mcrepar.workbench.evaluation.report_pictures import chosen, thumbnails
 from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
-from mcrepar.workbench.training.whole_file import remove_stale, write_bytes
 
 __all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
 WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
@@ -55,8 +55,7 @@ def evaluate(options: EvaluateOptions) -> Path:
         run = open_run(options.folder)
         if not os.access(run.folder, os.W_OK | os.X_OK):
             raise ParameterError(f"evaluate {run.folder}", "it cannot be written", "a copy where you may write")
-        run.bnn.to(world.device)
-        run.likelihood.to(world.device)
+        run.model.to(world.device)
         return evaluate_run(run, options)
 
 
@@ -119,7 +118,7 @@ def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draw
     generator = torch.Generator(device).manual_seed(options.seed)
     bar = options.progress and draws > 1 and sys.stdout.isatty()
     most = 0 if run.facts.classes else 2**31  # classes need no samples, only running statistics
-    batches = Prepared(run, x, options.batch_size)
+    batches = run.model.batches(x, options.batch_size)
     return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
 
 
@@ -202,8 +201,8 @@ def _written(folder: Path, results: Mapping[str, Any], contents: Arrays, options
     for place in (folder, folder / "figures"):
         remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
-        write_bytes(folder / "predictions.npz", buffer.getvalue())
-        write_bytes(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())
+        write_file(folder / "predictions.npz", buffer.getvalue())
+        write_file(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())
         report = write_report(folder)
     except OSError as error:
         why = f"{folder} cannot be written ({error.strerror or error})"

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcrepar import plots
+from mcrepar.user_files import write_file
 from mcrepar.workbench.evaluation import report_words as words
 from mcrepar.workbench.evaluation.report_figures import Panel, panels
 from mcrepar.workbench.evaluation.report_files import figure_path, read_log, read_results, read_text
 from mcrepar.workbench.evaluation.report_pictures import GROUPS
 from mcrepar.workbench.training.folder import read_run
-from mcrepar.workbench.training.whole_file import write_bytes
 
 TEMPLATE = "report.html.jinja"
 Arrays = Mapping[str, NDArray[Any]]
@@ -34,13 +34,13 @@ def write_report(folder: str | Path) -> Path:
     figures = list(panels(results, arrays, read_log(folder)))
     galleries = list(_galleries(results, arrays))
     for panel in figures:
-        write_bytes(figure_path(folder, panel.name), plots.png(panel.figure))
+        write_file(figure_path(folder, panel.name), plots.png(panel.figure))
     for gallery in galleries:
         captions = [f"{item['head']} · {item['spread']}\n{item['tail']}" for item in gallery["items"]]
         picture = plots.gallery(gallery["images"], captions, gallery["title"])
-        write_bytes(figure_path(folder, gallery["name"]), plots.png(picture, 120))
+        write_file(figure_path(folder, gallery["name"]), plots.png(picture, 120))
     page = _page(folder, results, figures, galleries)
-    write_bytes(folder / "report.html", page.encode("utf-8"))
+    write_file(folder / "report.html", page.encode("utf-8"))
     return folder / "report.html"
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written beside their place and moved there when they are on the disk, sealed by their name.
+"""Weights in files: checkpoints, sealed by their name, and the weights of a plain network to start from.
 
 `step-00001234.<first 16 hex digits of sha256>.pt` is a dict of plain numbers and tensors; the two newest are kept.
 It also holds the options and what run.json says, so that both can be restored.
@@ -15,17 +15,17 @@ import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
-from mcrepar.nn.folder import digest_of
-from mcrepar.user_files import ANY_SIZE, open_file
+from mcrepar.user_files import ANY_SIZE, open_file, write_file
 
 NAME = re.compile(r"step-(\d{8})\.([0-9a-f]{16})\.pt")
 KEPT = 2
+NESTED = ("state_dict", "model", "model_state_dict", "net")  # where other people's checkpoints keep the weights
 PARTS = ("step", "bayesian", "model", "likelihood", "optimizer", "position", "sums")  # without which no run goes on
 
 
@@ -51,21 +51,14 @@ def write(folder: Path, step: int, state: Mapping[str, Any], good: Path | None =
         state: numbers, texts, tensors, and lists and dicts of them.
         good: the last that was written or read, where there is one: those between are damaged.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".step-{step:08d}.{os.getpid()}.tmp"
-    try:
-        with fresh.open("wb") as file:
-            try:
-                torch.save(dict(state), file)
-            except RuntimeError as error:  # what torch makes of a write that fails
-                raise OSError(f"torch could not write it: {error}") from None
-            file.flush()
-            os.fsync(file.fileno())
-        path = folder / f"step-{step:08d}.{digest_of(fresh)[:16]}.pt"
-        fresh.replace(path)
-        settle(folder)
-    finally:
-        fresh.unlink(missing_ok=True)
+
+    def save(file: IO[bytes]) -> None:
+        try:
+            torch.save(dict(state), file)
+        except RuntimeError as error:  # what torch makes of a write that fails
+            raise OSError(f"torch could not write it: {error}") from None
+
+    path = write_file(folder / f"step-{step:08d}.{{digest}}.pt", save)
     last = (good or path).name[:13]
     before = [old for old in _listed(folder) if old.name[:13] < path.name[:13] and old.name[:13] <= last]
     for old in _listed(folder):  # one of a later step is damaged: this run has gone on from an earlier one
@@ -143,19 +136,46 @@ def mismatch(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def read_weights(path: Path, net: nn.Module) -> dict[str, Tensor]:
+    """The weights in a file, if they are those of this network.
+
+    Args:
+        path: a .safetensors file, or what torch.save wrote: a state_dict, or a dict that holds one.
+        net: whose names and shapes they must have; it is not changed.
+    """
+    asked = f"--warm-start {path}"
+    if not path.is_file():
+        raise ParameterError(asked, "there is no such file", "a .safetensors or .pt file of weights")
+    weights = {name.removeprefix("module."): tensor for name, tensor in _weights(path, asked).items()}
+    if why := mismatch(weights, net.state_dict()):
+        raise ParameterError(asked, why, "weights of the same network, for as many classes and channels")
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise ParameterError(asked, f"{name!r} is not finite", "weights of a training that did not diverge")
+    return weights
+
+
+def _weights(path: Path, asked: str) -> Mapping[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files fail in many ways
+        why = f"it holds no weights that can be read without running code ({type(error).__name__})"
+        raise ParameterError(asked, why, "torch.save(net.state_dict(), file), or a .safetensors file") from None
+    for key in NESTED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ParameterError(asked, "it holds no state_dict", "torch.save(net.state_dict(), file)")
+    return found
+
+
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers, without priors and calibration batch, which never change."""
     return {name: t for name, t in module.state_dict().items() if name != "_extra_state"}
-
-
-def settle(folder: Path) -> None:
-    """Have the names in a folder on the disk too."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _listed(folder: Path) -> list[Path]:

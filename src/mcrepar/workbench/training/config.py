@@ -78,7 +78,8 @@ class BayesOptions:
     )
     kl_warmup: float = option(0.3, "linear: the share of all steps over which the weight rises from 0 to beta")
     kl_cycles: int = option(4, "cyclic: how many times it rises")
-    noise: float | Literal["learned", "heteroscedastic"] = option("learned", "regression: the standard deviation of y")
+    likelihood: str = option("auto", "a name of mcrepar.likelihoods.LIKELIHOODS; auto: categorical or normal")
+    noise: float | Literal["learned", "heteroscedastic"] = option("learned", "normal: the standard deviation of y")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,10 @@ import torch
 
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
-from mcrepar.user_files import read_json
+from mcrepar.user_files import read_json, remove_stale, write_file
 from mcrepar.workbench.training.checkpoint import PARTS, Found, newest
 from mcrepar.workbench.training.config import TrainConfig, names, read_config
 from mcrepar.workbench.training.folder_lock import FolderTaken, take
-from mcrepar.workbench.training.whole_file import remove_stale, write_text
 
 OURS = ("config.yaml", "run.json", "log.csv", "checkpoints", "model")
 NOT_LINKED = (".lock", "checkpoints", "model")  # what is written into, not replaced
@@ -127,7 +126,7 @@ class RunFolder:
         before = self._before(found)
         self._check_data(before.get("data"), facts.get("data"))
         if not (self.path / "config.yaml").exists():
-            write_text(self.path / "config.yaml", self.config.to_yaml())
+            write_file(self.path / "config.yaml", self.config.to_yaml())
         now = {**_surroundings(self.config), **facts, "started": _now(), "resumed": []}
         if before:
             again = {"at": _now(), "threads": torch.get_num_threads(), "world_size": facts["world_size"]}
@@ -164,7 +163,7 @@ class RunFolder:
         self._write(self.known)
 
     def _write(self, facts: Mapping[str, Any]) -> None:
-        write_text(self.path / "run.json", json.dumps(facts, indent=1) + "\n")
+        write_file(self.path / "run.json", json.dumps(facts, indent=1) + "\n")
 
     def _take(self) -> None:
         try:

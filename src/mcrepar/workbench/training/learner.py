@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import CollapseWarning, ParameterError
+from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.calibration import STATISTICS
 from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import evaluating
-from mcrepar.nn.saving import save
+from mcrepar.nn.saving import write_model
 from mcrepar.objective import Elbo, elbo
 from mcrepar.workbench.training import checkpoint
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.schedules import beta_schedule, rate
-from mcrepar.workbench.training.seeds import seed_of
+from mcrepar.workbench.training.schedules import beta_schedule, rate, seed_of
 from mcrepar.workbench.training.setup import (
     build_likelihood,
     build_network,
     give_batch,
     lay_out,
     make_bayesian,
-    warm_started,
+    read_trained,
 )
 from mcrepar.workbench.training.task import Task
-from mcrepar.workbench.training.whole_file import staged
 
 
 class Learner:
@@ -59,7 +58,7 @@ class Learner:
         self.schedule = beta_schedule(config, self.steps - self.first_random, task.batches)
         self.likelihood = build_likelihood(config, task.facts).to(world.device)
         torch.manual_seed(seed_of(config.seed, "start"))
-        self.net = warm_started(build_network(config, task.facts), config).to(world.device)
+        self.net = build_network(config, task.facts, warm=True).to(world.device)
         self._try()
         if config.deterministic_epochs:
             make_bayesian(build_network(config, task.facts), config)  # refuses now what it would refuse later
@@ -214,24 +213,36 @@ class Learner:
         self.likelihood.load_state_dict(numbers["likelihood"])
 
     def save(self, folder: Path, numbers: Mapping[str, Any] | None = None) -> None:
-        """Write the model to use: the network as `mcrepar.save` does, and the numbers of its likelihood.
+        """Write the model to use, as `TrainedModel.save` does, but for norm statistics.
+
+        On every better epoch they would take as long as another epoch: `pool_statistics` measures them at the end.
 
         Args:
             folder: of the model; an error leaves the model that it holds.
             numbers: what `copy` returned, to write a model of the past.
         """
         assert self.bayesian is not None
+        if numbers is None:
+            self._save(self.bayesian, self.likelihood, folder)
+            return
+        present = self.copy()
+        self._load(numbers)
+        try:
+            self._save(self.bayesian, self.likelihood, folder)
+        finally:
+            self._load(present)
+
+    def _save(self, bnn: BayesianModule, likelihood: Likelihood, folder: Path, pool: bool = False) -> None:
         if folder.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(folder))
-        if numbers is not None:
-            present = self.copy()
-            self._load(numbers)
-            try:
-                self.save(folder)
-            finally:
-                self._load(present)
-            return
-        folder.mkdir(exist_ok=True)
-        scales = {name: t.tolist() for name, t in self.likelihood.state_dict().items()}
-        with staged(folder / "likelihood.json", f"{json.dumps(scales)}\n".encode()):
-            save(self.bayesian, folder)
+        write_model(bnn, folder, likelihood, asdict(self.task.facts.preparation(self.config)), pool=pool)
+
+    def pool_statistics(self, folder: Path) -> None:
+        """Add the norm statistics to the model that was written."""
+        assert self.bayesian is not None
+        if self.bayesian.calibration.layers:
+            best = read_trained(folder, self.config, self.task.facts).to(self.world.device)
+            assert best.likelihood is not None
+            lay_out(best.bnn, self.config, self.task.facts)
+            give_batch(best.bnn, self.task.calibration())
+            self._save(best.bnn, best.likelihood, folder, pool=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcrepar.workbench.training.whole_file import write_text
+from mcrepar.user_files import write_file
 
 Row = dict[str, float | None]
 WHOLE = ("epoch", "step")
@@ -83,7 +83,7 @@ def write_log(path: Path, rows: Sequence[Mapping[str, float | None]], score: str
     writer.writerow(columns(score))
     for row in rows:
         writer.writerow([_cell(name, row.get(name)) for name in columns(score)])
-    write_text(path, text.getvalue())
+    write_file(path, text.getvalue())
 
 
 def _cell(name: str, value: float | None) -> str:

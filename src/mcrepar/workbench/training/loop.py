@@ -21,8 +21,7 @@ from mcrepar.workbench.training.folder import RunFolder
 from mcrepar.workbench.training.learner import Learner
 from mcrepar.workbench.training.log import Position, Row, Sums, write_log
 from mcrepar.workbench.training.progress import display_of
-from mcrepar.workbench.training.schedules import final_beta
-from mcrepar.workbench.training.seeds import seed_of
+from mcrepar.workbench.training.schedules import final_beta, seed_of
 from mcrepar.workbench.training.stops import Caught, Diverged, Stopped, caught
 from mcrepar.workbench.training.task import Task
 from mcrepar.workbench.training.tensorboard import check_tensorboard, tensorboard
@@ -248,6 +247,12 @@ class Trainer:
             self.pending = None if done else kept or self.learner.copy()
         return self.pending is None
 
+    def _store_last(self) -> bool:
+        """The model of the last epoch, unless there is a best one; and its norm statistics."""
+        last = self.config.patience is None or math.isinf(self.position.best)  # no epoch was better than none
+        place = self.folder.path / "model"
+        return self._store(last) and self._write("the model", lambda: self.learner.pool_statistics(place))
+
     def _write_log(self) -> bool:
         path = self.folder.path / "log.csv"
         return self._write("log.csv", lambda: write_log(path, self.position.rows, self.score))
@@ -277,8 +282,7 @@ class Trainer:
     def _finish(self) -> None:
         """A last checkpoint, the model and the log; a run that could not store them has not finished."""
         self._checkpoint()
-        last = self.config.patience is None or math.isinf(self.position.best)  # no epoch was better than none
-        stored = {"model": self._store(last), "log.csv": self._write_log()}
+        stored = {"model": self._store_last(), "log.csv": self._write_log()}
         stored["run.json"] = all(stored.values()) and self._note("finished")
         if missing := [name for name, done in stored.items() if not done]:
             self._note("failed")

@@ -1,19 +1,115 @@
-"""The data of a training: which of them are in a step, and what the network sees of them."""
+"""The data of a training: what is read, what is known of it, which examples are in a step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcrepar.data.batches import augment
-from mcrepar.data.dataset import Split
+from mcrepar.data import DATASETS, load
+from mcrepar.data.batches import augment, channel_statistics, hold_out
+from mcrepar.data.dataset import Dataset, Split
 from mcrepar.errors import ParameterError
+from mcrepar.trained_model import Preparation
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.seeds import generator_of
-from mcrepar.workbench.training.setup import Facts, as_input, as_target, augmentation, calibration_batch, read_data
+from mcrepar.workbench.training.schedules import generator_of
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a network must know of its data; kept in run.json, so that it can be used without them.
+
+    Args:
+        count: the number of training examples, by which the KL is divided.
+        channels: of x.
+        size: the spatial size of x.
+        classes: their names; () for regression.
+        mean: of every channel.
+        std: of every channel.
+        target: the mean and the standard deviation of y, for regression.
+        source: what was read.
+        simulated: whether the data were made by a program.
+        digest: of x and y, to know them again.
+        skipped: how many damaged files were left out.
+    """
+
+    count: int
+    channels: int
+    size: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    target: tuple[float, float]
+    source: str
+    simulated: bool
+    digest: str = ""
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, dataset: Dataset, train: Split) -> Facts:
+        """The facts of a data set of which this part is trained on."""
+        mean, std = channel_statistics(train)
+        y, regression = train.y, train.y.is_floating_point()
+        target = (float(y.mean()), float(y.std(correction=0)) or 1.0) if regression else (0.0, 1.0)
+        return cls(
+            len(train), dataset.channels, dataset.size, dataset.classes, tuple(mean.tolist()), tuple(std.tolist()),
+            target, dataset.source, dataset.simulated, digest(train), len(dataset.skipped),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> Facts:
+        """From what JSON makes of `as_dict`."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def preparation(self, config: TrainConfig) -> Preparation:
+        """How these data become the network's input."""
+        return Preparation(self.mean, self.std, config.channels_last)
+
+
+def read_data(config: TrainConfig) -> tuple[Dataset, Split, Split | None]:
+    """The data set, the part to train on and the part to validate with, where there is one."""
+    skip = {"skip_damaged": True} if config.skip_damaged else {}
+    dataset = load(config.data, config.root, **config.data_options, **skip)
+    train, validation = dataset.train, dataset.validation
+    if train is None or not train.labelled:
+        why = "it has no labelled training part"
+        raise ParameterError(f"--data {config.data}", why, "Give it to mcrepar evaluate only, or choose another one.")
+    if validation is not None and config.validation:
+        why = f"{config.data} has a validation part of its own, of {len(validation)} examples"
+        raise ParameterError(f"--validation {config.validation}", why, "--validation 0")
+    if validation is None and config.validation:
+        try:
+            train, validation = hold_out(train, config.validation, config.seed)
+        except ParameterError as error:
+            raise error.within(f"--validation {config.validation}") from None
+    if validation is None and config.patience is not None:
+        why = "there are no validation data"
+        raise ParameterError(f"--patience {config.patience}", why, "Add --validation 0.1, for instance.")
+    return dataset, train, validation
+
+
+def digest(split: Split) -> str:
+    """A checksum of all x and y."""
+    value = 0
+    for t in (split.y, split.x):
+        value = zlib.crc32(t.contiguous().numpy().data, value)
+    return f"{value:08x}"
+
+
+def calibration_batch(train: Split, config: TrainConfig, facts: Facts) -> Tensor:
+    """Training data on which norm layers find the statistics of a draw."""
+    order = torch.randperm(len(train), generator=generator_of(config.seed, "calibration"))
+    return facts.preparation(config)(train.x[order[: config.calibration]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +120,7 @@ class Task:
         config: the options.
         world: of processes.
         facts: of the data.
-        train: the data to learn from.
+        train: the examples to learn from.
         validation: those to judge by, or None.
     """
 
@@ -42,7 +138,7 @@ class Task:
             why = f"{world.size} processes cannot have equal shares of it"
             raise ParameterError(f"--batch-size {config.batch_size}", why, f"a multiple of {world.size}")
         if dataset.classes and config.noise != TrainConfig.noise:
-            raise ParameterError(f"--noise {config.noise}", "y are classes, which have none", "it for a regression")
+            raise ParameterError(f"--noise {config.noise}", "y are classes, which have none", "Leave --noise out.")
         if not dataset.size and config.augment not in ("auto", "none"):
             why = "the data are rows of numbers, which have no sides"
             raise ParameterError(f"--augment {config.augment}", why, "--augment none")
@@ -50,31 +146,32 @@ class Task:
 
     @property
     def batches(self) -> int:
-        """Steps of an epoch; what does not fill a batch waits for another epoch's order."""
+        """Steps of an epoch; examples that do not fill a batch come in another epoch."""
         return max(1, len(self.train) // self.config.batch_size)
 
     def order(self, epoch: int) -> Tensor:
-        """The data of this process by step, (batches, share of a batch): its columns of a permutation of all."""
+        """The examples of this process by step, (batches, share of a batch): its columns of a permutation of all."""
         count, size = len(self.train), self.world.size
         order = torch.randperm(count, generator=generator_of(self.config.seed, "order", epoch))
         batch = min(self.config.batch_size, count - count % size)
         return order[: self.batches * batch].view(self.batches, batch)[:, self.world.rank :: size]
 
     def batch(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Input and y of some training data, augmented.
+        """Input and y of some training examples, augmented.
 
         Args:
-            index: of the data.
+            index: of the examples.
             step: on which, with the rank, the augmentation depends.
         """
-        noise = generator_of(self.config.seed, "augment", step, self.world.rank)
+        config, noise = self.config, generator_of(self.config.seed, "augment", step, self.world.rank)
+        kind = DATASETS[config.data].augment if config.augment == "auto" else config.augment
         part = self.train.at(index)
-        return self.plain(Split(augment(part.x, augmentation(self.config), generator=noise), part.y))
+        return self.plain(Split(augment(part.x, kind, generator=noise), part.y))
 
     def plain(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Input and y of data as they are."""
-        device = self.world.device
-        return as_input(split.x, self.config, self.facts, device), as_target(split.y).to(device)
+        """Input and y of examples as they are; real numbers as a column, like the network's output."""
+        y = split.y.reshape(len(split), 1) if split.y.is_floating_point() else split.y
+        return self.facts.preparation(self.config)(split.x.to(self.world.device)), y.to(self.world.device)
 
     def calibration(self) -> Tensor:
         """The training data on which norm layers find the statistics of a draw."""
