@@ -46,6 +46,8 @@ class Method:
         scale_lr: the same for scales.
         weight_decay: of parameters that are not random.
         dropout: its rate, in training and in prediction.
+        validated_noise: take the standard deviation of the targets' noise from the errors on the validation part, which
+            an overfitted network does not make too small as the likelihood of the training part does.
     """
 
     options: Mapping[str, Any] | None = None
@@ -53,6 +55,7 @@ class Method:
     scale_lr: float = 5e-2
     weight_decay: float = 0.0
     dropout: float = 0.0
+    validated_noise: bool = False
 
 
 def _hierarchical(scale: float) -> mcrepar.Prior:
@@ -65,6 +68,7 @@ def _around_one(scale: float) -> mcrepar.Prior:
 
 METHODS: Mapping[str, Method] = {
     "deterministic": Method(weight_decay=1e-4),
+    "deterministic, validated noise": Method(weight_decay=1e-4, validated_noise=True),
     "dropout": Method(dropout=0.05, weight_decay=1e-4),
     "normal, shared draw": Method({"posterior": "normal", "prior": "normal"}),
     "normal, local": Method({"posterior": "normal", "prior": "normal", "forward": "local"}),
@@ -148,6 +152,13 @@ def train(method: Method, data: Part, seed: int) -> tuple[nn.Module, mcrepar.lik
     return net, likelihood
 
 
+@torch.no_grad()
+def set_noise(net: nn.Module, likelihood: mcrepar.likelihoods.Normal, part: Part) -> None:
+    """The noise that makes the errors on a part most likely."""
+    assert likelihood.log_scale is not None
+    likelihood.log_scale.fill_((net.eval()(part.x) - part.y).square().mean().sqrt().log())
+
+
 def _optimizer(method: Method, net: nn.Module, likelihood: nn.Module) -> torch.optim.Optimizer:
     if method.options is None:
         groups = [{"params": list(net.parameters()), "lr": method.lr, "weight_decay": method.weight_decay}]
@@ -198,6 +209,8 @@ def main() -> None:
     for split in range(given.splits):
         data, width = parts(given.root / "uci" / f"{given.data}.npz", split)
         net, likelihood = train(method, data["train"], split)
+        if method.validated_noise:
+            set_noise(net, likelihood, data["validation"])
         for name, rows in found.items():
             rows.append(scores(method, net, likelihood, data[name], width))
     means = {name: {k: float(np.mean([r[k] for r in rows])) for k in rows[0]} for name, rows in found.items()}

@@ -29,6 +29,7 @@ def choice_block(found: dict[str, Any]) -> list[str]:
 
 UCI = {  # method in benchmarks/quality_uci.py: its name for readers
     "deterministic": "deterministic network",
+    "deterministic, validated noise": "deterministic network, noise from validation errors",
     "dropout": "MC dropout",
     "normal, local": "normal posterior, normal prior",
     "rank1 .3": "rank-1 posterior",
