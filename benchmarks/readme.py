@@ -45,10 +45,7 @@ def uci_block(found: dict[str, Any]) -> list[str]:
     if not tasks:
         return []
     rows = [f"| {UCI[name]} | {' | '.join(_likelihood(by[name, task]) for task in tasks)} |" for name in methods]
-    head = (
-        "Test log-likelihood on UCI data (higher is better; mean and standard error over 20 splits; one hidden "
-        "layer of 50 units, beta = 1, the same 2,000 steps for all; the last rows are ours):"
-    )
+    head = "Test log-likelihood on UCI data (mean and standard error over 20 splits; equal steps, beta = 1; ours last):"
     titles = " | ".join(task.removeprefix("uci-") for task in tasks)
     return [head, "", f"| network | {titles} |", "|---|" + "---|" * len(tasks), *rows]
 
