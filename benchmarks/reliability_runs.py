@@ -27,7 +27,7 @@ from reliability_trial import Part, Trial
 from mcrepar.workbench.cli import main
 from mcrepar.workbench.training.checkpoint import NAME
 from mcrepar.workbench.training.config import TrainConfig
-from mcrepar.workbench.training.folder import read_run
+from mcrepar.workbench.training.run_folder import read_run
 
 SECONDS = 120.0  # in which any try ends
 REFUSED = 2  # the exit code

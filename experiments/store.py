@@ -17,7 +17,7 @@ from experiments.machine import machine
 from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import write_file
-from mcrepar.workbench.training.folder_lock import FolderTaken, take
+from mcrepar.workbench.training.run_folder import FolderTaken, take
 
 # What a stored part must have.
 _RECORD: dict[str, type | tuple[type, ...]] = {

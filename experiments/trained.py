@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
@@ -23,13 +22,14 @@ from mcrepar.data import DATASETS, load
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.prediction import predict
 from mcrepar.user_files import write_file
-from mcrepar.workbench.evaluation.data_sets import known_part
+from mcrepar.workbench.evaluation.data_sets import own_part
 from mcrepar.workbench.evaluation.kinds import CLASSES
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import MAY_DIFFER, TrainConfig, names
-from mcrepar.workbench.training.folder_lock import FolderTaken
+from mcrepar.workbench.training.log import read_log
+from mcrepar.workbench.training.process import Diverged, Stopped
+from mcrepar.workbench.training.run_folder import FolderTaken
 from mcrepar.workbench.training.setup import Run, open_run
-from mcrepar.workbench.training.stops import Diverged, Stopped
 
 TAUS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)  # the thresholds of confidence
 CURVES = ("epoch", "loss", "nll", "kl", "accuracy")  # columns of log.csv that are kept
@@ -148,7 +148,7 @@ def answers(run: Run, draws: int, seed: int) -> Row:
     torch.manual_seed(seed)
     generator = torch.Generator(device).manual_seed(seed)
     net = PublishedNetwork(run.bnn) if run.config.forward == PUBLISHED else run.bnn
-    part = known_part(run, "test")
+    part = own_part(run, "test")
     batches = run.model.batches(part.x, _BATCH)
     found = predict(net, batches, draws, _BATCH, run.likelihood, generator, max_bytes=0)
     arrays, y = CLASSES.answers(found), part.y.numpy()
@@ -166,9 +166,8 @@ def answers(run: Run, draws: int, seed: int) -> Row:
 
 
 def _curves(folder: Path) -> Row:
-    with (folder / "log.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {"curves": {name: [float(row[name]) for row in rows] for name in CURVES}}
+    log = read_log(folder / "log.csv")
+    return {"curves": {name: log[name] for name in CURVES}}
 
 
 def confidence_set(row: Row, tau: float) -> Row:

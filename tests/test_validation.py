@@ -10,7 +10,7 @@ from mcrepar.data import DATASETS, load
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS, model
 from mcrepar.validation import described, fits
-from mcrepar.workbench.evaluation.options import EvaluateOptions
+from mcrepar.workbench.evaluation import EvaluateOptions
 from mcrepar.workbench.training.config import TrainConfig
 
 

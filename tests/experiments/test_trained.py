@@ -11,8 +11,8 @@ from experiments.replicated import ADRENAL, BRAIN, IMAGES
 from experiments.trained import DETERMINISTIC, TAUS, confidence_set, need_data, outside, trained
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.training import loop
-from mcrepar.workbench.training.folder import RunFolder
-from mcrepar.workbench.training.stops import Caught, Diverged
+from mcrepar.workbench.training.process import Caught, Diverged
+from mcrepar.workbench.training.run_folder import RunFolder
 
 QUICK = replace(BRAIN["tiny"], asked=3)
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import mcrepar
+from mcrepar import workbench
 from mcrepar.errors import ParameterError
 from mcrepar.inspect.render import render_table, score, score_line
+from mcrepar.workbench import cli
 from mcrepar.workbench.cli import main
 
 THREE_PARTS = re.compile(r"^error: .+: .+\. [A-Z].+\.\n$")
@@ -334,3 +336,27 @@ def test_a_training_that_diverges_exits_with_1(tmp_path, capsys):
 def test_unknown_format_is_refused():
     with pytest.raises(ParameterError, match="text, md or json"):
         render_table(CELLS, "xml")
+
+
+def test_experiments_that_are_not_installed_are_said_to_be_in_the_repository(tmp_path, monkeypatch, capsys):
+    """As in a wheel: the module is somewhere below site-packages, and no checkout is around it."""
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site-packages" / "mcrepar" / "workbench" / "cli.py"))
+    assert main(["reproduce", "list"]) == 2
+    err = capsys.readouterr().err
+    assert THREE_PARTS.match(err), err
+    assert "not part of the installed package. Clone the repository" in err
+
+
+@pytest.mark.parametrize("name", workbench.__all__)
+def test_the_names_of_the_workbench_are_found(name):
+    assert getattr(workbench, name) is getattr(workbench, name)
+
+
+def test_the_workbench_imports_no_torch_before_it_is_used():
+    code = "import sys; from mcrepar.workbench import TrainConfig, evaluate, train; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_another_name_of_the_workbench_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = workbench.trian

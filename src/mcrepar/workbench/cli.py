@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.workbench.training.memory import keep_freed_memory
-from mcrepar.workbench.training.stops import Diverged, Stopped
+from mcrepar.workbench.training.process import Diverged, Stopped, keep_freed_memory
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -92,14 +91,14 @@ def _message(error: Exception) -> str:
     if isinstance(error, McreparError):
         return str(error)
     if extra := _missing(error):
-        return f"this command: {error}. Use pip install 'mcrepar[{extra}]'."
+        return f"this command: {error}. Install it with pip install 'mcrepar[{extra}]'."
     return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
 
 
 def _parser() -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
-    parser = ArgumentParser(prog="mcrepar", description="Bayesian networks whose KL costs the same from M = 100 on.")
+    parser = ArgumentParser(prog="mcrepar", description="Bayesian neural networks: train, evaluate, explain.")
     parser.add_argument("--version", action="version", version=f"mcrepar {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")
@@ -222,14 +221,14 @@ def _train(arguments: Namespace) -> None:
 
 
 def _evaluate_arguments(parser: ArgumentParser) -> None:
-    from mcrepar.workbench.evaluation.options import EvaluateOptions
+    from mcrepar.workbench.evaluation import EvaluateOptions
     from mcrepar.workbench.training.arguments import add_options
 
     add_options(parser, EvaluateOptions, positional="folder")
 
 
 def _evaluate(arguments: Namespace) -> None:
-    from mcrepar.workbench.evaluation.evaluate import EvaluateOptions, evaluate
+    from mcrepar.workbench.evaluation import EvaluateOptions, evaluate
 
     evaluate(EvaluateOptions(**{**arguments.as_dict(), "ood": tuple(arguments.ood)}))
 
@@ -241,7 +240,7 @@ def _experiments(name: str) -> ModuleType:
         raise ParameterError(
             "mcrepar reproduce",
             "the experiments and their results are not part of the installed package",
-            "a checkout of the repository, installed with pip install -e .",
+            "Clone the repository and install it there with pip install -e . to run them.",
         )
     if str(checkout) not in sys.path:
         sys.path.append(str(checkout))
@@ -289,9 +288,9 @@ class _Command:
 
 
 _COMMANDS = {
-    "train": _Command(_train_arguments, _train, "train a Bayesian network, or go on with a run", _TRAIN, True),
+    "train": _Command(_train_arguments, _train, "train a Bayesian neural network, or go on with a run", _TRAIN, True),
     "evaluate": _Command(
-        _evaluate_arguments, _evaluate, "ask a trained network: metrics, confidence sets, report", None, True
+        _evaluate_arguments, _evaluate, "evaluate a trained network: metrics, confidence sets, report", None, True
     ),
     "explain": _Command(_pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"),
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from mcrepar import ParameterError
-from mcrepar.workbench.evaluation.evaluate import evaluate_run
-from mcrepar.workbench.evaluation.report import write_report
-from mcrepar.workbench.evaluation.report_files import read_log
+from mcrepar.errors import ParameterError
+from mcrepar.workbench.evaluation.report import _config, _log, figure_path, write_report
+from mcrepar.workbench.evaluation.results import evaluate_run
+from mcrepar.workbench.training.run_folder import read_run
 from tests.workbench.training.example_runs import a_dataset, a_run, npz, options, results
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -132,8 +132,8 @@ def test_the_verdict_comes_first_and_is_that_of_the_numbers(whole):
     found, _ = results(folder)
     share = found["in"]["accuracy"]
     assert f"Right in {100 * share:.1f} % of 24 test images" in page.text
-    assert page.text.index("Right in") < page.text.index("What is it sure of?")
-    assert "Data of black look more uncertain than known ones in" in page.text
+    assert page.text.index("Right in") < page.text.index("At each threshold")
+    assert "black data look more uncertain than in-distribution data in" in page.text
     for row in found["confidence_sets"]:
         assert f"{100 * row['tau']:g} %" in page.text
 
@@ -142,9 +142,7 @@ def test_what_to_beware_of_is_said(whole):
     _, page = whole
     assert "SIMULATED data" in page.text
     assert "The run is stopped." in page.text
-    assert (
-        page.text.index("SIMULATED") < page.text.index("The run is stopped.") < page.text.index("What is it sure of?")
-    )
+    assert page.text.index("SIMULATED") < page.text.index("The run is stopped.") < page.text.index("At each threshold")
 
 
 def test_it_tells_how_to_repeat_it(whole):
@@ -162,7 +160,7 @@ def test_every_figure_is_a_file_too(whole):
     files = {path.stem for path in (folder / "figures").glob("*.png")}
     assert drawn == {name for name in files if not name.startswith("images_")}
     assert {"training_loss", "training_nll", "training_kl", "training_accuracy"} <= drawn
-    assert {"images_surest", "images_doubtful", "images_mistakes", "images_black_surest"} <= files
+    assert {"images_certain", "images_uncertain", "images_mistakes", "images_black_certain"} <= files
 
 
 def test_what_is_missing_is_left_out(tmp_path):
@@ -178,12 +176,12 @@ def test_what_is_missing_is_left_out(tmp_path):
 @pytest.mark.parametrize("log", ["", "epoch,loss\n", "epoch,loss\n1,abc\n", "\x00", "epoch,loss\n1,2,3\n"])
 def test_a_strange_log_is_no_log(tmp_path, log):
     (tmp_path / "log.csv").write_text(log)
-    assert read_log(tmp_path) == {}
+    assert not any(len(column) for column in _log(tmp_path).values())
 
 
 def test_empty_cells_of_the_log_are_no_numbers(tmp_path):
     (tmp_path / "log.csv").write_text(LOG)
-    log = read_log(tmp_path)
+    log = _log(tmp_path)
     np.testing.assert_array_equal(log["epoch"], [1, 2])
     np.testing.assert_array_equal(log["val_loss"], [np.nan, 2.75])
 
@@ -191,7 +189,7 @@ def test_empty_cells_of_the_log_are_no_numbers(tmp_path):
 def test_regression_has_a_page_of_its_own(tmp_path):
     page = a_report(tmp_path / "run", a_dataset(classes=()), log=LOG.replace("accuracy", "rmse"))
     assert "The 90 % intervals hold" in page.text
-    assert "What is it sure of?" not in page.text
+    assert "At each threshold" not in page.text
     assert "Root mean squared error" in page.text
     assert page.open == []
 
@@ -235,3 +233,23 @@ def test_figures_that_are_linked_elsewhere_are_not_followed(tmp_path):
     with pytest.raises(ParameterError, match="symbolic link"):
         write_report(run)
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", "{", "\x00"])
+def test_a_run_that_says_nothing(tmp_path, content):
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    assert read_run(tmp_path) == {}
+
+
+def test_text_that_is_not_there(tmp_path):
+    assert _config(tmp_path) == ""
+    (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\xff")
+    assert _config(tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["x/../../evil", "..", "a b", "", "/evil", "x\\y", "a\n", "a\0"])
+def test_a_figure_is_written_inside_the_folder_or_not_at_all(name, tmp_path):
+    with pytest.raises(ParameterError, match="cannot be a part of a file name"):
+        figure_path(tmp_path, name)
+    assert figure_path(tmp_path, "images_svhn-2_wrong") == tmp_path / "figures" / "images_svhn-2_wrong.png"

@@ -10,7 +10,7 @@ import mcrepar
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.trained_model import TrainedModel
-from mcrepar.workbench.evaluation.options import EvaluateOptions
+from mcrepar.workbench.evaluation import EvaluateOptions
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.setup import Run
 from mcrepar.workbench.training.task import Facts

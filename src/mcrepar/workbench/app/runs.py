@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,16 +11,15 @@ from typing import Any, TypeVar
 
 from mcrepar.data.numpy_files import npz_names, read_npz
 from mcrepar.errors import ParameterError
-from mcrepar.user_files import read_json, read_text
+from mcrepar.user_files import read_json
 from mcrepar.workbench.app.run_arrays import Arrays, Damaged, checked, foreign, wanted
+from mcrepar.workbench.training.log import read_log
 
 _MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
 _DEEPEST = 3  # folders below the root
 _MOST_RUNS = 500
 _MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
 _MOST_TEXT = 4 * 2**20  # of a text file
-_MOST_ROWS = 20_000  # epochs of log.csv
-_MOST_COLUMNS = 64
 
 T = TypeVar("T")
 
@@ -77,7 +73,7 @@ class Runs:
         return Run(
             name,
             self._read(asked, folder / "run.json", _facts, {}),
-            self._read(asked, folder / "log.csv", _log, {}),
+            self._read(asked, folder / "log.csv", read_log, {}),
             self._read(asked, folder / "predictions.npz", _predictions, {}),
         )
 
@@ -132,26 +128,6 @@ def _modified(folder: Path) -> float:
 def _facts(path: Path) -> Mapping[str, Any]:
     found = read_json(path, _MOST_TEXT)
     return found if isinstance(found, dict) else {}
-
-
-def _log(path: Path) -> Mapping[str, list[float]]:
-    """The columns of log.csv as numbers, NaN where a cell is empty."""
-    try:
-        lines = csv.reader(io.StringIO(read_text(path, _MOST_TEXT), newline=""))
-        header = next(lines, [])
-        rows = [row for row in islice(lines, _MOST_ROWS + 1) if row]
-    except csv.Error as error:
-        raise Damaged(f"it is no table ({error})") from None
-    if len(header) > _MOST_COLUMNS or len(rows) > _MOST_ROWS:
-        raise Damaged(f"it has more than {_MOST_ROWS:,} rows or {_MOST_COLUMNS} columns")
-    try:
-        columns = zip(*rows, strict=True) if rows else ([] for _ in header)
-        return {
-            name: [float(cell) if cell else math.nan for cell in column]
-            for name, column in zip(header, columns, strict=True)
-        }
-    except ValueError as error:
-        raise Damaged(f"its cells are no numbers of {len(header)} columns ({error})") from None
 
 
 def _predictions(path: Path) -> Arrays:

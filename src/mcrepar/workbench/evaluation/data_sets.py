@@ -1,4 +1,4 @@
-"""Which data an evaluation asks about: a part of the run's own, and foreign ones that are brought to its shape."""
+"""The data of an evaluation: a part of the run's own, and out-of-distribution data brought to its shape."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RESIZE_MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}  # by the number of 
 
 
 @dataclass(frozen=True, eq=False)
-class Foreign:
-    """Data from outside the training data's law.
+class OodData:
+    """Out-of-distribution data.
 
     Args:
         name: in tables and files, letters, digits, _ and - only.
-        split: x in the shape of the known data, and y.
+        split: x in the shape of the run's own data, and y.
         dataset: what was read.
         notes: what was done to it, and what to beware of.
     """
@@ -35,7 +35,7 @@ class Foreign:
     notes: tuple[str, ...]
 
 
-def known_part(run: Run, name: str) -> Split:
+def own_part(run: Run, name: str) -> Split:
     """A part of the run's own data, labelled, of the shape and the classes that the network was trained for.
 
     Args:
@@ -57,21 +57,21 @@ def known_part(run: Run, name: str) -> Split:
     return part
 
 
-def read_foreign(words: str, root: str | None, known: Split, resize: bool) -> Foreign:
-    """Foreign data by their name, and their reader's options, in the shape of the known data.
+def read_ood(words: str, root: str | None, own: Split, resize: bool) -> OodData:
+    """Out-of-distribution data by their name and their reader's options, in the shape of the run's own data.
 
     Args:
         words: NAME, or NAME,key=value,...
         root: where they are, unless the words say it.
-        known: the data whose shape they get.
+        own: the data whose shape they get.
         resize: bring images to that shape instead of refusing them.
     """
     name, options = _parsed(words)
     place, title = options.pop("root", root), str(options.pop("as", name))
     dataset = load(name, place, **options)
     title = re.sub(r"[^\w-]+", "_", title, flags=re.ASCII).strip("_") or name
-    x, notes = _like(dataset.test.x, known.x, f"--ood {words}", resize)
-    return Foreign(title, replace(dataset.test, x=x), dataset, (*notes, *_scale_note(x, known.x)))
+    x, notes = _like(dataset.test.x, own.x, f"--ood {words}", resize)
+    return OodData(title, replace(dataset.test, x=x), dataset, (*notes, *_scale_note(x, own.x)))
 
 
 def _parsed(words: str) -> tuple[str, dict[str, Any]]:
@@ -94,14 +94,12 @@ def _parsed(words: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), options
 
 
-def _like(x: Tensor, known: Tensor, asked: str, resize: bool) -> tuple[Tensor, list[str]]:
-    """x in the shape of the known data."""
+def _like(x: Tensor, own: Tensor, asked: str, resize: bool) -> tuple[Tensor, list[str]]:
+    """x in the shape of the run's own data."""
     notes = []
-    wanted, given = tuple(known.shape[1:]), tuple(x.shape[1:])
+    wanted, given = tuple(own.shape[1:]), tuple(x.shape[1:])
     if len(given) != len(wanted):
-        raise ParameterError(
-            asked, f"its data are {_shape(given)}, the known ones {_shape(wanted)}", "data of one kind"
-        )
+        raise ParameterError(asked, f"its data are {_shape(given)}, the run's own {_shape(wanted)}", "data of one kind")
     if given[0] == 1 and wanted[0] > 1:
         x = x.expand(-1, wanted[0], *given[1:])
         notes.append(f"its one channel was repeated {wanted[0]} times")
@@ -109,7 +107,7 @@ def _like(x: Tensor, known: Tensor, asked: str, resize: bool) -> tuple[Tensor, l
         raise ParameterError(asked, f"it has {given[0]} channels, and the network takes {wanted[0]}", "other data")
     if given[1:] != wanted[1:]:
         if not resize:
-            why = f"its data are {_shape(given)}, the known ones {_shape(wanted)}"
+            why = f"its data are {_shape(given)}, the run's own {_shape(wanted)}"
             raise ParameterError(asked, why, "--resize to bring them to that size, or other data")
         x = _resized(x, wanted[1:])
         notes.append(f"resized from {_shape(given[1:])} to {_shape(wanted[1:])}")
@@ -123,15 +121,15 @@ def _resized(x: Tensor, size: tuple[int, ...]) -> Tensor:
     return floats.round().clamp(0, 255).to(torch.uint8) if x.dtype == torch.uint8 else floats
 
 
-def _scale_note(x: Tensor, known: Tensor) -> list[str]:
-    """Data in other units are found out by their units alone."""
-    ends = [(float(t.min()), float(t.max()), 255.0 if t.dtype == torch.uint8 else 1.0) for t in (x, known)]
-    (low, high, unit), (known_low, known_high, known_unit) = ends
-    ratio = (high - low) / unit / max((known_high - known_low) / known_unit, 1e-12)
+def _scale_note(x: Tensor, own: Tensor) -> list[str]:
+    """Data in other units are detected by their units alone."""
+    ends = [(float(t.min()), float(t.max()), 255.0 if t.dtype == torch.uint8 else 1.0) for t in (x, own)]
+    (low, high, unit), (own_low, own_high, own_unit) = ends
+    ratio = (high - low) / unit / max((own_high - own_low) / own_unit, 1e-12)
     if 0.25 <= ratio <= 4:
         return []
-    spans = f"{low / unit:.3g} to {high / unit:.3g}", f"{known_low / known_unit:.3g} to {known_high / known_unit:.3g}"
-    return [f"its values run from {spans[0]}, the known ones from {spans[1]}: the scale alone may give it away"]
+    spans = f"{low / unit:.3g} to {high / unit:.3g}", f"{own_low / own_unit:.3g} to {own_high / own_unit:.3g}"
+    return [f"its values run from {spans[0]}, the run's own from {spans[1]}: the scale alone may tell them apart"]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

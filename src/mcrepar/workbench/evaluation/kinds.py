@@ -1,4 +1,4 @@
-"""What is taken from a prediction, and how it is scored: for classes, and for real numbers."""
+"""What is kept of a prediction, and how it is scored: for classes, and for real numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ INTERVAL = 0.9
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of question.
+    """A kind of prediction.
 
     Args:
         name: classification or regression.
         answers: the arrays of predictions.npz.
-        scores: the metrics of the known data.
+        scores: the metrics of the run's own data.
         details: curves and tables beside them, for metrics.json.
-        doubts: uncertainties by which foreign data could be found; the first is the usual one.
+        doubts: uncertainties that may detect out-of-distribution data; the first is the usual one.
     """
 
     name: str

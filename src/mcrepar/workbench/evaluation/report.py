@@ -1,23 +1,26 @@
-"""report.html: one page that needs nothing but itself, and the same figures as PNG files."""
+"""The report of an evaluated run: report.html, which needs nothing but itself, PNG files, and tables on a terminal."""
 
 from __future__ import annotations
 
 import base64
+import io
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcrepar import plots
+from mcrepar import plots, user_files
+from mcrepar.data.numpy_files import npz_names, read_npz
+from mcrepar.errors import ParameterError
 from mcrepar.user_files import write_file
-from mcrepar.workbench.evaluation import report_words as words
-from mcrepar.workbench.evaluation.report_figures import Panel, panels
-from mcrepar.workbench.evaluation.report_files import figure_path, read_log, read_results, read_text
-from mcrepar.workbench.evaluation.report_pictures import GROUPS
-from mcrepar.workbench.training.folder import read_run
+from mcrepar.workbench.evaluation import words
+from mcrepar.workbench.evaluation.figures import GROUPS, Panel, panels
+from mcrepar.workbench.training.log import read_log
+from mcrepar.workbench.training.run_folder import read_run
 
 TEMPLATE = "report.html.jinja"
 Arrays = Mapping[str, NDArray[Any]]
@@ -31,7 +34,7 @@ def write_report(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     results, arrays = read_results(folder)
-    figures = list(panels(results, arrays, read_log(folder)))
+    figures = list(panels(results, arrays, _log(folder)))
     galleries = list(_galleries(results, arrays))
     for panel in figures:
         write_file(figure_path(folder, panel.name), plots.png(panel.figure))
@@ -51,7 +54,7 @@ def _page(folder: Path, results: words.Results, figures: list[Panel], galleries:
         loader=PackageLoader("mcrepar.workbench.evaluation", "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    run, config = read_run(folder), read_text(folder / "config.yaml")
+    run, config = read_run(folder), _config(folder)
     head, lines = words.verdict(results)
     return environment.get_template(TEMPLATE).render(
         results=results,
@@ -61,7 +64,7 @@ def _page(folder: Path, results: words.Results, figures: list[Panel], galleries:
         tiles=words.tiles(results),
         metrics=words.metric_rows(results),
         thresholds=words.threshold_rows(results),
-        foreign=words.foreign_rows(results),
+        ood=words.ood_rows(results),
         notes=words.notes(results),
         sections=_sections(figures),
         galleries=galleries,
@@ -90,7 +93,7 @@ def _command(run: Mapping[str, Any], folder: Path) -> str:
 
 
 def _galleries(results: words.Results, arrays: Arrays) -> Iterator[dict[str, Any]]:
-    """The pictures worth a look, group by group, of the known data and of each foreign set."""
+    """The pictures worth a look, group by group, of the in-distribution data and of each out-of-distribution set."""
     for prefix, name in [("", ""), *((f"ood_{name}_", name) for name in results["ood"])]:
         pictures, places, groups = (arrays[f"{prefix}thumbnail{key}"] for key in ("s", "_indices", "_groups"))
         for group, title in GROUPS.items():
@@ -124,10 +127,105 @@ def _item(
 
 
 def _data_uri(picture: NDArray[np.uint8]) -> str:
-    import io
 
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
     imsave(buffer, np.repeat(picture, 3, 2) if picture.shape[2] == 1 else picture, format="png")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """metrics.json and predictions.npz of an evaluated run, or a refusal.
+
+    Args:
+        folder: of the run.
+    """
+    asked, instead = f"the report of {folder}", f"mcrepar evaluate {folder}, which writes it"
+    try:
+        results = user_files.read_json(folder / "metrics.json")
+        arrays = read_npz(folder / "predictions.npz", npz_names(folder / "predictions.npz"))
+    except FileNotFoundError as error:
+        raise ParameterError(asked, f"there is no {Path(str(error.filename)).name}", instead) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ParameterError(asked, f"its results cannot be read ({type(error).__name__}: {error})", instead) from None
+    if not isinstance(results, dict) or not {"in", "task", "command"} <= set(results) or "y" not in arrays:
+        raise ParameterError(asked, "metrics.json or predictions.npz is of another form", instead)
+    for name in results.get("ood") or ():
+        figure_path(folder, str(name))
+    return results, arrays
+
+
+def figure_path(folder: Path, name: str) -> Path:
+    """Where a figure is written: inside the run folder, or a refusal.
+
+    Args:
+        folder: of the run.
+        name: of the figure, without suffix; part of it may come from a file that anyone can have changed.
+    """
+    asked, place = f"the report of {folder}", folder / "figures"
+    if not re.fullmatch(r"[\w-]+", name):
+        why, instead = f"{name!r} cannot be a part of a file name", "letters, digits, _ and -"
+        raise ParameterError(asked, why, f"{instead} in the names of out-of-distribution data")
+    if place.is_symlink():
+        raise ParameterError(asked, f"{place} is a symbolic link, which is not followed", "the folder without it")
+    return place / f"{name}.png"
+
+
+def _log(folder: Path) -> dict[str, NDArray[np.float64]]:
+    try:
+        return {name: np.array(column) for name, column in read_log(folder / "log.csv").items()}
+    except (OSError, ParameterError):  # the report does without its curves
+        return {}
+
+
+def _config(folder: Path) -> str:
+    try:
+        return user_files.read_text(folder / "config.yaml")
+    except (OSError, ValueError):
+        return ""
+
+
+def print_results(results: words.Results, report: Path) -> None:
+    """The verdict, the metrics, the confidence sets and where the report is.
+
+    Args:
+        results: metrics.json.
+        report: the path of report.html.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    head, lines = words.verdict(results)
+    if results["data"]["simulated"]:
+        console.print("SIMULATED data", style="bold red")
+    console.print(head, style="bold", markup=False)
+    for line in lines:
+        console.print(line, markup=False)
+    draws = f"{results['draws']} draws"
+    scores = [(r["title"], r["value"], r["mean"], r["better"]) for r in words.metric_rows(results)]
+    _table(console, words.title(results), ("metric", draws, "mean weights", "better"), scores)
+    sets = [(r["tau"], r["share"], r["count"], r["accuracy"], r["interval"]) for r in words.threshold_rows(results)]
+    if sets:
+        heads = ("draws that agree", "share of examples", "examples", "accuracy", "95 % interval")
+        _table(console, "confidence sets", heads, sets)
+    ood = [(r["name"], r["count"], r["score"], r["auroc"], r["aupr"], r["fpr95"]) for r in words.ood_rows(results)]
+    if ood:
+        _table(console, "out-of-distribution data", ("set", "examples", "score", "AUROC", "AUPR", "FPR95"), ood)
+    for note in words.notes(results):
+        console.print(f"note: {note}", markup=False)
+    console.print(str(report), markup=False, soft_wrap=True)
+
+
+def _table(console: Any, name: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(name), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for k, head in enumerate(heads):
+        numeric = all(row[k][:1] in "<>-0123456789" for row in rows if row[k])
+        table.add_column(head, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)

@@ -112,7 +112,7 @@ def _resumed(words: Sequence[str]) -> list[str]:
 def _from_checkpoint(folder: Path) -> str:
     """The options that a checkpoint holds, as YAML; "" where there is no checkpoint."""
     from mcrepar.workbench.training.checkpoint import newest
-    from mcrepar.workbench.training.folder import kept_options
+    from mcrepar.workbench.training.run_folder import kept_options
 
     found = newest(folder)
     return "" if found is None else kept_options(found).to_yaml()

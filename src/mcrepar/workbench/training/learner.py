@@ -1,19 +1,22 @@
-"""What is being trained: the network, its likelihood and its optimizer, plain at first or Bayesian from the start."""
+"""What is being trained: the network, its likelihood and its optimizer; and what validation data say of it."""
 
 from __future__ import annotations
 
 import errno
+import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mcrepar.data.dataset import Split
 from mcrepar.errors import CollapseWarning, ParameterError
-from mcrepar.likelihoods import Likelihood
+from mcrepar.likelihoods import Categorical, Likelihood
 from mcrepar.nn.calibration import STATISTICS
 from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
@@ -246,3 +249,80 @@ class Learner:
             lay_out(best.bnn, self.config, self.task.facts)
             give_batch(best.bnn, self.task.calibration())
             self._save(best.bnn, best.likelihood, folder, pool=True)
+
+
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Means over the validation examples.
+
+    Args:
+        nll: the negative log likelihood, a mean over draws too: the first part of the ELBO.
+        lpd: the log predictive density, log of the mean over draws of p(y | draw), in which predictions are averaged.
+        score: accuracy or root mean squared error of the averaged predictions.
+    """
+
+    nll: float
+    lpd: float
+    score: float
+
+
+def total_score(likelihood: Likelihood, mean: Tensor, y: Tensor) -> float:
+    """How many answers are right, or the sum of squared errors.
+
+    Args:
+        likelihood: of y.
+        mean: probabilities of classes, or the mean of y.
+        y: classes, or numbers in the shape of the mean.
+    """
+    if isinstance(likelihood, Categorical):
+        return float((mean.argmax(1) == y).sum())
+    return float((mean - y).square().sum())
+
+
+def mean_score(likelihood: Likelihood, total: float, count: float) -> float:
+    """The accuracy, or the root of the mean squared error."""
+    return total / count if isinstance(likelihood, Categorical) else float((total / count) ** 0.5)
+
+
+def validate(
+    net: nn.Module,
+    likelihood: Likelihood,
+    split: Split,
+    batch: Callable[[Split], tuple[Tensor, Tensor]],
+    draws: int,
+    world: World,
+) -> Validated:
+    """How well a few draws predict, one by one and averaged.
+
+    Every process takes a share of the examples; the draws, from the default RNG, must be the same on all.
+
+    Args:
+        net: Bayesian, or still plain (then there is one pass).
+        likelihood: of y.
+        split: the validation data.
+        batch: from raw data to the network's input and y.
+        draws: of the weights.
+        world: of processes.
+    """
+    mine = torch.arange(world.rank, len(split), world.size)
+    parts = [split.at(mine[k : k + BATCH]) for k in range(0, len(mine), BATCH)]
+    draws = draws if isinstance(net, BayesianModule) else 1
+    means: list[Any] = [0.0] * len(parts)
+    logs: list[list[Tensor]] = [[] for _ in parts]  # log p(y | draw), by part and draw
+    with evaluating(net), torch.no_grad():
+        for _ in range(draws):
+            run = partial(net.run, net.complete(net.draw())) if isinstance(net, BayesianModule) else net
+            for place, part in enumerate(parts):
+                x, y = batch(part)
+                output = run(x).float()
+                logs[place].append(likelihood.log_prob(output, y).double())
+                means[place] = means[place] + likelihood.mean(output) / draws
+        score = sum(total_score(likelihood, m, batch(part)[1]) for m, part in zip(means, parts, strict=True))
+    log_probs = [torch.stack(each) for each in logs]  # (draws, examples)
+    nll = -sum(float(each.sum()) for each in log_probs) / draws
+    lpd = sum(float((each.logsumexp(0) - math.log(draws)).sum()) for each in log_probs)
+    nll, lpd, score = (sum(column) for column in zip(*world.gather([nll, lpd, score]), strict=True))
+    return Validated(nll / len(split), lpd / len(split), mean_score(likelihood, score, len(split)))

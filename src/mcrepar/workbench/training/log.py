@@ -1,17 +1,24 @@
-"""log.csv: one row per epoch, rewritten whole from the rows that a checkpoint keeps, so that nothing comes twice."""
+"""log.csv: one row per epoch, rewritten whole from the rows that a checkpoint keeps; and the same for TensorBoard."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from mcrepar.user_files import write_file
+from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_text, write_file
+from mcrepar.workbench.training.config import TrainConfig
 
 Row = dict[str, float | None]
 WHOLE = ("epoch", "step")
+MOST_ROWS, MOST_COLUMNS = 20_000, 64  # that are read
 
 
 def columns(score: str) -> tuple[str, ...]:
@@ -32,12 +39,12 @@ class Sums:
 
     Args:
         steps: how many.
-        data: how many data they saw.
-        loss: of steps.
-        nll: of steps.
-        kl: of steps.
-        score: right answers, or squared errors, of data.
-        seconds: of the wall.
+        data: the number of examples that they saw.
+        loss: summed over steps.
+        nll: summed over steps.
+        kl: summed over steps.
+        score: right answers, or squared errors, summed over examples.
+        seconds: wall-clock time.
     """
 
     steps: float = 0.0
@@ -86,7 +93,82 @@ def write_log(path: Path, rows: Sequence[Mapping[str, float | None]], score: str
     write_file(path, text.getvalue())
 
 
+def read_log(path: Path) -> dict[str, list[float]]:
+    """The columns of log.csv, NaN where a cell is empty.
+
+    Args:
+        path: of log.csv.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        ParameterError: where it is damaged.
+    """
+
+    def damaged(why: str) -> ParameterError:
+        return ParameterError(f"{path}", why, "the file as mcrepar train wrote it")
+
+    try:
+        lines = csv.reader(io.StringIO(read_text(path), newline=""))
+        header = next(lines, [])
+        rows = [row for row in islice(lines, MOST_ROWS + 1) if row]
+    except csv.Error as error:
+        raise damaged(f"it is no table ({error})") from None
+    if len(header) > MOST_COLUMNS or len(rows) > MOST_ROWS:
+        raise damaged(f"it has more than {MOST_ROWS:,} rows or {MOST_COLUMNS} columns")
+    try:
+        cells = zip(*rows, strict=True) if rows else ([] for _ in header)
+        found = zip(header, cells, strict=True)
+        return {name: [float(cell) if cell else math.nan for cell in column] for name, column in found}
+    except ValueError as error:
+        raise damaged(f"its cells are no numbers of {len(header)} columns ({error})") from None
+
+
 def _cell(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return str(int(value)) if name in WHOLE else f"{value:.8g}"
+
+
+class Board:
+    """Where the rows go that TensorBoard shows.
+
+    Args:
+        writer: a SummaryWriter, or None to drop them.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def row(self, row: Mapping[str, float | None]) -> None:
+        """One epoch."""
+        for name, value in row.items():
+            if self.writer is not None and value is not None and name not in ("epoch", "step"):
+                part = "validation" if name.startswith("val_") else "training"
+                self.writer.add_scalar(f"{part}/{name.removeprefix('val_')}", value, int(row["step"] or 0))
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def check_tensorboard(config: TrainConfig) -> None:
+    """Refuse --tensorboard where it is not installed."""
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise ParameterError("--tensorboard", "it is not installed", "pip install tensorboard, or --no-tensorboard")
+
+
+def tensorboard(config: TrainConfig, folder: Path, step: int, visible: bool) -> Board:
+    """The board of a run; what a killed run wrote after `step` is dropped.
+
+    Args:
+        config: whether there is one.
+        folder: of the run.
+        step: from which it goes on.
+        visible: whether this process writes.
+    """
+    if not config.tensorboard or not visible:
+        return Board(None)
+    from torch.utils.tensorboard import SummaryWriter
+
+    return Board(SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1))

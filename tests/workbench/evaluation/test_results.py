@@ -15,9 +15,9 @@ import mcrepar
 from mcrepar import ParameterError, metrics
 from mcrepar.data.dataset import Dataset, Split
 from mcrepar.workbench.cli import main
-from mcrepar.workbench.evaluation import evaluate as evaluation
-from mcrepar.workbench.evaluation import report_words
-from mcrepar.workbench.evaluation.evaluate import evaluate, evaluate_run
+from mcrepar.workbench.evaluation import evaluate, words
+from mcrepar.workbench.evaluation import results as evaluation
+from mcrepar.workbench.evaluation.results import evaluate_run
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import read_config
 from mcrepar.workbench.training.setup import open_run
@@ -127,7 +127,7 @@ def test_shifted_data_of_the_same_classes_are_scored_too(tmp_path, no_report):
 def test_two_foreign_sets_need_two_names(tmp_path):
     run = a_run(tmp_path / "a")
     words = npz(tmp_path, x=run.dataset.test.x.permute(0, 2, 3, 1).numpy())
-    with pytest.raises(ParameterError, match="two foreign sets are called 'arrays'"):
+    with pytest.raises(ParameterError, match="two out-of-distribution sets are called 'arrays'"):
         evaluate_run(run, options(run.folder, ood=(words, words)))
 
 
@@ -137,8 +137,8 @@ def test_thumbnails_are_the_raw_images(evaluated):
     raw = run.dataset.test.x.permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(pictures, raw[places])
     order = np.argsort(arrays["entropy"], kind="stable")
-    np.testing.assert_array_equal(places[groups == "surest"], order[:4])
-    np.testing.assert_array_equal(places[groups == "doubtful"], order[::-1][:4])
+    np.testing.assert_array_equal(places[groups == "certain"], order[:4])
+    np.testing.assert_array_equal(places[groups == "uncertain"], order[::-1][:4])
     assert (arrays["label"] != arrays["y"])[places[groups == "mistakes"]].all()
 
 
@@ -146,7 +146,7 @@ def test_the_report_and_its_figures_are_there(evaluated):
     run, found, _ = evaluated
     assert (run.folder / "report.html").stat().st_size > 10_000
     figures = {path.stem for path in (run.folder / "figures").glob("*.png")}
-    assert {"confidence_accuracy", "reliability", "risk_coverage", "entropy", "images_surest"} <= figures
+    assert {"confidence_accuracy", "reliability", "risk_coverage", "entropy", "images_certain"} <= figures
     assert not list(run.folder.rglob("*.tmp"))
     assert found["command"][:3] == ["mcrepar", "evaluate", str(run.folder)]
 
@@ -232,7 +232,7 @@ def test_what_became_of_the_posterior_is_in_the_report(tmp_path, no_report):
     assert found["notes"] == []
     assert found["posterior"]["kl"] == pytest.approx(float(run.bnn.kl().detach()), rel=1e-5)
     (advice,) = found["posterior"]["advice"]
-    assert advice in report_words.notes(found)
+    assert advice in words.notes(found)
     assert "are where they began" in advice
 
 
@@ -290,7 +290,7 @@ def test_a_folder_without_a_run(tmp_path):
 
 def test_many_processes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ParameterError, match="one process"):
+    with pytest.raises(ParameterError, match=r"it runs in a single process\. Start it without torchrun"):
         evaluate(options(tmp_path))
 
 

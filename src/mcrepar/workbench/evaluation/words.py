@@ -1,4 +1,4 @@
-"""Results in words: the verdict, the numbers as people read them, what each table row says."""
+"""Results in words: the verdict, the numbers as people read them, the rows of the tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def title(results: Results) -> str:
 
 
 def verdict(results: Results) -> tuple[str, list[str]]:
-    """One line that says how good it is, and a few that say what it knows of itself.
+    """One line that says how good it is, and a few on its uncertainty.
 
     Args:
         results: metrics.json.
@@ -75,13 +75,13 @@ def _of_classes(results: Results) -> tuple[str, list[str]]:
     if SURE in sets and results["draws"] > 1:
         lines.append(_of_set(sets[SURE], scores["accuracy"]))
     gap = 100 * scores["ece"]
-    lines.append(f"Its confidence is off by {gap:.1f} points on average (ECE {scores['ece']:.3f}).")
-    return head, [*lines, *_of_foreign(results, "uncertain")]
+    lines.append(f"Its confidence differs from its accuracy by {gap:.1f} points on average (ECE {scores['ece']:.3f}).")
+    return head, [*lines, *_of_ood(results, "uncertain")]
 
 
 def _of_set(s: Mapping[str, Any], overall: float) -> str:
     if not s["count"]:
-        return f"For no datum do {SURE:.0%} of the draws agree.".replace("%", " %")
+        return f"For no example do {SURE:.0%} of the draws agree.".replace("%", " %")
     if s["share"] == 1:
         return f"At least {SURE:.0%} of the draws agree on all of them.".replace("%", " %")
     where = f"the {percent(s['share'])} where at least {100 * SURE:.0f} % of draws agree"
@@ -99,12 +99,12 @@ def _of_numbers(results: Results) -> tuple[str, list[str]]:
     head = f"Typical error {shown('rmse', scores['rmse'])} on {data['count']:,} {_things(data)}"
     inside = f"The 90 % intervals hold {percent(scores['coverage_90'])} of the true values"
     width = f"and are {shown('width_90', scores['width_90'])} wide on average."
-    return head, [f"{inside} {width}", *_of_foreign(results, "uncertain")]
+    return head, [f"{inside} {width}", *_of_ood(results, "uncertain")]
 
 
-def _of_foreign(results: Results, word: str) -> list[str]:
+def _of_ood(results: Results, word: str) -> list[str]:
     return [
-        f"Data of {name} look more {word} than known ones in {percent(about['auroc'])} of all comparisons."
+        f"{name} data look more {word} than in-distribution data in {percent(about['auroc'])} of all comparisons."
         for name, about in results["ood"].items()
     ]
 
@@ -132,8 +132,8 @@ def tiles(results: Results) -> list[dict[str, str]]:
     found += [_tile(name, scores[name]) for name in ("nll", "ece")]
     sure = next((s for s in results["confidence_sets"] if s["tau"] == SURE), None)
     if sure is not None:
-        note = f"of the data have {100 * SURE:.0f} % of the draws agree; {percent(sure['accuracy'])} of them right"
-        found.append({"title": "Sure of", "value": percent(sure["share"]), "note": note})
+        note = f"of the examples have {100 * SURE:.0f} % of the draws agree; {percent(sure['accuracy'])} of them right"
+        found.append({"title": "Confident in", "value": percent(sure["share"]), "note": note})
     return found
 
 
@@ -181,8 +181,8 @@ def threshold_rows(results: Results) -> list[dict[str, str]]:
     ]
 
 
-def foreign_rows(results: Results) -> list[dict[str, str]]:
-    """How well foreign data are found, a row for each set and score.
+def ood_rows(results: Results) -> list[dict[str, str]]:
+    """How well out-of-distribution data are detected, a row for each set and score.
 
     Args:
         results: metrics.json.

@@ -9,7 +9,7 @@ from mcrepar import bayesian
 from mcrepar.data.dataset import Split
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.validation import BATCH, validate
+from mcrepar.workbench.training.learner import BATCH, validate
 
 
 def as_is(part: Split):

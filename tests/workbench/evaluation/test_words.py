@@ -4,7 +4,7 @@ import pytest
 from scipy.stats import binomtest
 
 from mcrepar.metrics import METRICS
-from mcrepar.workbench.evaluation.report_words import foreign_rows, metric_rows, notes, percent, shown, tiles, verdict
+from mcrepar.workbench.evaluation.words import metric_rows, notes, ood_rows, percent, shown, tiles, verdict
 
 
 def a_set(tau, share, accuracy, count=100):
@@ -34,11 +34,11 @@ def test_the_sentence_of_the_verdict():
     assert lines[0] == (
         f"Right in 99.2 % of the 71.0 % where at least 90 % of draws agree, in {100 * rest:.1f} % of the others."
     )
-    assert lines[1] == "Its confidence is off by 1.2 points on average (ECE 0.012)."
+    assert lines[1] == "Its confidence differs from its accuracy by 1.2 points on average (ECE 0.012)."
 
 
 def test_a_set_of_nothing_and_a_set_of_everything():
-    assert verdict(found([a_set(0.9, 0.0, None, 0)]))[1][0] == "For no datum do 90 % of the draws agree."
+    assert verdict(found([a_set(0.9, 0.0, None, 0)]))[1][0] == "For no example do 90 % of the draws agree."
     assert verdict(found([a_set(0.9, 1.0, 0.9)]))[1][0] == "At least 90 % of the draws agree on all of them."
 
 
@@ -65,7 +65,7 @@ def test_tiles_say_how_sure_the_accuracy_is_and_what_guessing_gives():
     oracle = binomtest(1111, 1234).proportion_ci(0.95, method="wilson")
     assert f"{100 * oracle.low:.1f} % to {100 * oracle.high:.1f} %" in first["note"]
     assert "60.0 %" in first["note"]
-    assert (last["title"], last["value"]) == ("Sure of", "71.0 %")
+    assert (last["title"], last["value"]) == ("Confident in", "71.0 %")
 
 
 def test_rows_have_the_words_of_the_table():
@@ -80,7 +80,7 @@ def test_foreign_sets_and_their_notes():
     about = {"count": 7, "score": "entropy", **scores, "by_score": {"mutual_information": scores},
              "notes": ["resized"], "simulated": True, "in": {"accuracy": 0.5, "nll": 1.0, "ece": 0.2}}  # fmt: skip
     results = found(ood={"black": about}, notes=["the run is stopped"])
-    rows = foreign_rows(results)
+    rows = ood_rows(results)
     assert [row["name"] for row in rows] == ["black", ""]
     assert [row["score"] for row in rows] == ["entropy", "mutual information"]
     assert rows[0]["fpr95"] == "25.0 %"
@@ -90,4 +90,6 @@ def test_foreign_sets_and_their_notes():
         "black: SIMULATED data.",
         "black has the same classes: Accuracy 50.0 %, NLL 1.000, ECE 0.200.",
     ]
-    assert "Data of black look more uncertain than known ones in 90.0 % of all comparisons." in verdict(results)[1]
+    assert (
+        "black data look more uncertain than in-distribution data in 90.0 % of all comparisons." in verdict(results)[1]
+    )

@@ -1,4 +1,4 @@
-"""A trained network is asked about data: predictions.npz, metrics.json, figures and report.html in its run folder."""
+"""The evaluation of a trained network: predictions.npz, metrics.json, figures and report.html in its run folder."""
 
 from __future__ import annotations
 
@@ -25,38 +25,36 @@ from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule
 from mcrepar.prediction import Prediction, predict
 from mcrepar.user_files import remove_stale, write_file
-from mcrepar.workbench.evaluation.data_sets import Foreign, known_part, read_foreign
+from mcrepar.workbench.evaluation import EvaluateOptions
+from mcrepar.workbench.evaluation.data_sets import OodData, own_part, read_ood
+from mcrepar.workbench.evaluation.figures import chosen, thumbnails
 from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
-from mcrepar.workbench.evaluation.options import EvaluateOptions
-from mcrepar.workbench.evaluation.report import write_report
-from mcrepar.workbench.evaluation.report_console import print_results
-from mcrepar.workbench.evaluation.report_pictures import chosen, thumbnails
+from mcrepar.workbench.evaluation.report import print_results, write_report
 from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
 
-__all__ = ["EvaluateOptions", "evaluate", "evaluate_run"]
 WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
 
 
-def evaluate(options: EvaluateOptions) -> Path:
-    """Ask the network of a run folder, write what it answers and a report, and return the path of metrics.json.
+def run(options: EvaluateOptions) -> Path:
+    """Evaluate the network of a run folder; see `mcrepar.workbench.evaluate`.
 
     Args:
-        options: the folder and what to ask; every one has a default.
+        options: the folder and what to predict.
     """
     options.check()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ParameterError("mcrepar evaluate under torchrun", "it is the work of one process", "it without torchrun")
+        raise ParameterError("mcrepar evaluate", "it runs in a single process", "Start it without torchrun.")
     for module in EXTRAS:
         if find_spec(module) is None:
             raise ParameterError("mcrepar evaluate", f"{module} is not installed", "pip install 'mcrepar[train,plot]'")
     with joined(options.device) as world:
-        run = open_run(options.folder)
-        if not os.access(run.folder, os.W_OK | os.X_OK):
-            raise ParameterError(f"evaluate {run.folder}", "it cannot be written", "a copy where you may write")
-        run.model.to(world.device)
-        return evaluate_run(run, options)
+        opened = open_run(options.folder)
+        if not os.access(opened.folder, os.W_OK | os.X_OK):
+            raise ParameterError(f"evaluate {opened.folder}", "it cannot be written", "a copy where you may write")
+        opened.model.to(world.device)
+        return evaluate_run(opened, options)
 
 
 def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
@@ -64,22 +62,22 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
 
     Args:
         run: what `open_run` returns.
-        options: what to ask.
+        options: what to predict.
     """
-    known = known_part(run, options.split)
-    foreign = _foreign(run, known, options)
+    own = own_part(run, options.split)
+    ood = _ood_data(run, own, options)
     notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
-    y = known.y.numpy()
-    prediction = _predict(run, run.bnn, known.x, options, options.draws)
-    at_mean = _predict(run, _AtMean(run.bnn), known.x, options, 1)
+    y = own.y.numpy()
+    prediction = _predict(run, run.bnn, own.x, options, options.draws)
+    at_mean = _predict(run, _AtMean(run.bnn), own.x, options, 1)
     answers = kind.answers(prediction)
     contents: Arrays = {"y": y, "draws": np.array(options.draws), "classes": np.array(run.facts.classes, dtype=np.str_)}
-    contents |= answers | _pictures(kind, known.x, answers, y, options.images)
+    contents |= answers | _pictures(kind, own.x, answers, y, options.images)
     results = {
         "task": kind.name,
         "mcrepar": __version__,
-        "data": _about_data(run, known, options.split),
+        "data": _about_data(run, own, options.split),
         "model": {"name": run.config.model, **_families(run.bnn)},
         "draws": options.draws,
         "seed": options.seed,
@@ -87,21 +85,21 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         "in": kind.scores(prediction, answers, y),
         "mean_weights": kind.scores(at_mean, kind.answers(at_mean), y),
         **kind.details(prediction, answers, y),
-        "posterior": _diagnosed(run.bnn),
+        "posterior": _diagnosis(run.bnn),
         "ood": {},
         "notes": notes,
     }
-    for other in foreign:
+    for other in ood:
         prediction = _predict(run, run.bnn, other.split.x, options, options.draws)
         theirs = kind.answers(prediction)
-        results["ood"][other.name] = _compared(kind, run, prediction, answers, theirs, other)
+        results["ood"][other.name] = _detection(kind, run, prediction, answers, theirs, other)
         kept = {"y": other.split.y.numpy(), **theirs, **_pictures(kind, other.split.x, theirs, None, options.images)}
         contents |= {f"ood_{other.name}_{key}": value for key, value in kept.items()}
-    return _written(run.folder, results, contents, options)
+    return _write(run.folder, results, contents, options)
 
 
 class _AtMean(nn.Module):
-    """The network at the mean of its weights: what it would say without averaging over draws."""
+    """The network at the mean of its weights: its prediction without averaging over draws."""
 
     def __init__(self, bnn: BayesianModule) -> None:
         super().__init__()
@@ -113,7 +111,7 @@ class _AtMean(nn.Module):
 
 
 def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draws: int) -> Prediction:
-    """All sets are asked with the same draws of the weights."""
+    """All sets are predicted with the same draws of the weights."""
     device = next(run.bnn.parameters()).device
     generator = torch.Generator(device).manual_seed(options.seed)
     bar = options.progress and draws > 1 and sys.stdout.isatty()
@@ -122,17 +120,17 @@ def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draw
     return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
 
 
-def _foreign(run: Run, known: Split, options: EvaluateOptions) -> list[Foreign]:
-    found = [read_foreign(words, options.root, known, options.resize) for words in options.ood]
+def _ood_data(run: Run, own: Split, options: EvaluateOptions) -> list[OodData]:
+    found = [read_ood(words, options.root, own, options.resize) for words in options.ood]
     names = [other.name for other in found]
     for name in names:
         if names.count(name) > 1:
-            why = f"two foreign sets are called {name!r}"
+            why = f"two out-of-distribution sets are called {name!r}"
             raise ParameterError(f"--ood {' '.join(options.ood)}", why, f"--ood {name},as=another ...")
     return found
 
 
-def _diagnosed(bnn: BayesianModule) -> dict[str, Any]:
+def _diagnosis(bnn: BayesianModule) -> dict[str, Any]:
     """What became of the posterior, and what to do about it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)  # it is among the advice
@@ -148,12 +146,12 @@ def _families(bnn: BayesianModule) -> dict[str, str]:
     return {side: ", ".join(dict.fromkeys(names)) for side, names in sides.items()}
 
 
-def _about_data(run: Run, known: Split, split: str) -> dict[str, Any]:
+def _about_data(run: Run, own: Split, split: str) -> dict[str, Any]:
     dataset = run.dataset
     return {
         "name": dataset.name,
         "split": split,
-        "count": len(known),
+        "count": len(own),
         "size": list(dataset.size),
         "channels": dataset.channels,
         "classes": list(dataset.classes),
@@ -162,11 +160,11 @@ def _about_data(run: Run, known: Split, split: str) -> dict[str, Any]:
     }
 
 
-def _compared(
-    kind: Kind, run: Run, prediction: Prediction, known: Arrays, theirs: Arrays, other: Foreign
+def _detection(
+    kind: Kind, run: Run, prediction: Prediction, own: Arrays, theirs: Arrays, other: OodData
 ) -> dict[str, Any]:
-    """How well each uncertainty finds the foreign data; their own scores where they have the same classes."""
-    by = {name: metrics.detection(doubt(known), doubt(theirs)) for name, doubt in kind.doubts.items()}
+    """How well each uncertainty detects out-of-distribution data; their own scores where they have the same classes."""
+    by = {name: metrics.detection(doubt(own), doubt(theirs)) for name, doubt in kind.doubts.items()}
     usual, *_ = kind.doubts
     about: dict[str, Any] = {
         "count": len(other.split),
@@ -184,7 +182,7 @@ def _compared(
 
 
 def _pictures(kind: Kind, x: Tensor, answers: Arrays, y: NDArray[Any] | None, count: int) -> Arrays:
-    """Thumbnails of the surest and of the least sure data, and of the surest mistakes."""
+    """Thumbnails of the most and of the least certain examples, and of the most certain mistakes."""
     doubt = next(iter(kind.doubts.values()))(answers)
     wrong = None if y is None or "label" not in answers else answers["label"] != y
     places, groups = chosen(doubt, wrong, count)
@@ -194,7 +192,7 @@ def _pictures(kind: Kind, x: Tensor, answers: Arrays, y: NDArray[Any] | None, co
     return {"thumbnails": pictures, "thumbnail_indices": places, "thumbnail_groups": groups}
 
 
-def _written(folder: Path, results: Mapping[str, Any], contents: Arrays, options: EvaluateOptions) -> Path:
+def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: EvaluateOptions) -> Path:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **contents)
     path = folder / "metrics.json"

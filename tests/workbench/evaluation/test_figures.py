@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from mcrepar.workbench.evaluation.report_pictures import LARGEST, chosen, thumbnails
+from mcrepar.workbench.evaluation.figures import LARGEST, chosen, thumbnails
 
 
 def test_groups_by_doubt():
     doubt, wrong = np.array([0.4, 0.1, 0.3, 0.2]), np.array([True, False, True, False])
     places, groups = chosen(doubt, wrong, 3)
     assert {name: places[groups == name].tolist() for name in np.unique(groups)} == {
-        "surest": [1, 3, 2], "doubtful": [0, 2, 3], "mistakes": [2, 0],
+        "certain": [1, 3, 2], "uncertain": [0, 2, 3], "mistakes": [2, 0],
     }  # fmt: skip
     assert len(chosen(doubt, wrong, 0)[0]) == 0
     assert "mistakes" not in chosen(doubt, None, 3)[1]
