@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcrepar.data import load
+from mcrepar.data import folder, load
 from mcrepar.errors import ParameterError
 
 RNG = np.random.default_rng(0)
@@ -232,3 +232,25 @@ def test_a_png_whose_length_hides_the_checksum_of_its_pixels_is_refused(tmp_path
     path.write_bytes(raw)
     with pytest.raises(ParameterError, match="damaged image"):
         load("folder", root=tmp_path)
+
+
+def test_every_file_is_read_once(tmp_path, monkeypatch):
+    for kind in ("a", "b"):
+        for i in range(3):
+            picture(tmp_path / kind / f"{i}.png", (6, 8), "RGB" if i else "L")
+    read, calls = folder.read_file, []
+    monkeypatch.setattr(folder, "read_file", lambda path, most: (calls.append(path), read(path, most))[1])
+    dataset = load("folder", tmp_path)
+    assert len(calls) == len(set(calls)) == 6
+    assert dataset.channels == 3
+
+
+def test_a_grey_image_among_coloured_ones_has_three_equal_channels(tmp_path):
+    for i, mode in enumerate(("L", "RGB", "L", "L")):
+        picture(tmp_path / "train" / "a" / f"{i}.png", (6, 8), mode)
+        picture(tmp_path / "train" / "b" / f"{i}.png", (6, 8), mode)
+        picture(tmp_path / "test" / "a" / f"{i}.png", (6, 8), mode)
+    x = load("folder", tmp_path, size=(3, 4)).train.x
+    assert x.shape == (8, 3, 3, 4)
+    for i in (0, 2, 3, 4, 6, 7):
+        assert (x[i] == x[i, :1]).all()

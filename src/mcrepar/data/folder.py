@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,13 @@ class _File:
     part: str
 
 
+@dataclass(frozen=True, eq=False)
+class _Image:
+    size: tuple[int, int]  # height and width in the file
+    mode: str  # pillow's
+    pixels: Tensor | None  # (1 or 3, H, W) of uint8; None where the mode has other than 8 bits a channel
+
+
 def read_folder(
     root: Path, size: Sequence[int] = (), test_share: float = 0.2, seed: int = 0, skip_damaged: bool = False
 ) -> Dataset:
@@ -62,15 +69,9 @@ def read_folder(
         raise ParameterError("load('folder')", "pillow is not installed", "pip install pillow")
     found, classes = _files(root)
     skips = Skips(root, skip_damaged)
-    headers = [(found[i], *header) for i, header in skips.whole([file.path for file in found], _header)]
-    target, grey = _common(headers, target)
-    x = torch.empty(len(headers), 1 if grey else 3, *target, dtype=torch.uint8)
-    files: list[_File] = []
-    decode = partial(_pixels, size=target, grey=grey)
-    for i, pixels in skips.whole([file.path for file, *_ in headers], decode):
-        x[len(files)] = pixels
-        files.append(headers[i][0])
-    whole = Split(x[: len(files)], torch.tensor([file.label for file in files]))
+    images = skips.whole([file.path for file in found], partial(_decode, size=target))
+    x, files = _stacked(((found[i], image) for i, image in images), len(found), target)
+    whole = Split(x, torch.tensor([file.label for file in files]))
     parts = divided(whole, [file.part for file in files], test_share, seed)
     return skips.noted(joined("folder", parts, classes, source=f"{root.name}, {len(files)} images"), len(found))
 
@@ -110,41 +111,37 @@ def _folders(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _header(path: Path) -> tuple[tuple[int, int], str]:
-    """Height and width, and the mode, of an image that is not decoded."""
-    with _opened(path) as image:
-        return (image.height, image.width), image.mode
+def _stacked(images: Iterable[tuple[_File, _Image]], count: int, size: tuple[int, ...]) -> tuple[Tensor, list[_File]]:
+    """All images as one tensor, in colour as soon as one of them is, and their files.
 
-
-def _common(
-    headers: Sequence[tuple[_File, tuple[int, int], str]], size: tuple[int, ...]
-) -> tuple[tuple[int, ...], bool]:
-    """The size of all images and whether all are grey."""
-    first, grey = "", True
-    for file, own, mode in headers:
-        path = file.path
-        if mode not in EIGHT_BITS:
-            refuse(path, f"its pixels are of mode {mode!r}", "8 bits a channel, or load('arrays')")
-        grey = grey and mode in GREY
-        if size and not first:  # a size was asked for: any will do
-            continue
-        if first and own != size:
-            why = f"{first} is {size[0]} x {size[1]}, {path.name} is {own[0]} x {own[1]} (height x width)"
-            instead = f"size=({size[0]}, {size[1]}) to resize all of them (--data-options.size {size[0]},{size[1]})"
-            raise ParameterError("images of one size", why, instead)
-        size, first = own, first or path.name
-    return size, grey
+    Args:
+        images: as they are decoded.
+        count: how many there may be.
+        size: that was asked for; () demands one size of all.
+    """
+    x, files = torch.empty(0), list[_File]()
+    for file, image in images:
+        if image.pixels is None:
+            refuse(file.path, f"its pixels are of mode {image.mode!r}", "8 bits a channel, or load('arrays')")
+        if not files:
+            first, demanded = image.size, size or image.size
+            x = torch.empty(count, len(image.pixels), *demanded, dtype=torch.uint8)
+        if not size and image.size != first:
+            texts = (f"{f.path.name} is {s[0]} x {s[1]}" for f, s in ((files[0], first), (file, image.size)))
+            instead = f"size=({first[0]}, {first[1]}) to resize all of them (--data-options.size {first[0]},{first[1]})"
+            raise ParameterError("images of one size", f"{', '.join(texts)} (height x width)", instead)
+        if len(image.pixels) > x.shape[1]:
+            x = x.repeat(1, 3, 1, 1)  # the grey ones so far
+        x[len(files)] = image.pixels  # a grey one is the same in three channels
+        files.append(file)
+    return x[: len(files)], files
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
-    """The image of a file; what goes wrong inside is an error that names it."""
+def _opened(path: Path, raw: bytes) -> Iterator[Image]:
+    """The image in the bytes of a file; what goes wrong inside is an error that names it."""
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        raw = read_file(path, LARGEST_IMAGE)
-    except FileNotFoundError:
-        refuse(path, "it is a link to no file", "an image, or move the file away")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -162,14 +159,21 @@ def _opened(path: Path) -> Iterator[Image]:
         refuse(path, f"its {len(raw):,} bytes are a damaged image ({type(error).__name__}: {error})")
 
 
-def _pixels(path: Path, size: tuple[int, ...], grey: bool) -> Tensor:
-    """(C, H, W) of uint8."""
-    with _opened(path) as image:
+def _decode(path: Path, size: tuple[int, ...]) -> _Image:
+    """An image of a file that is read once, resized where a size is asked for."""
+    try:
+        raw = read_file(path, LARGEST_IMAGE)
+    except FileNotFoundError:
+        refuse(path, "it is a link to no file", "an image, or move the file away")
+    with _opened(path, raw) as image:
+        own, mode = (image.height, image.width), image.mode
+        if mode not in EIGHT_BITS:
+            return _Image(own, mode, None)
         image.verify()  # PNG's checksums; decoding looks at those of zlib alone
-    with _opened(path) as image:
-        pixels = image.convert("L" if grey else "RGB")
-    if (pixels.height, pixels.width) != size:
+    with _opened(path, raw) as image:
+        pixels = image.convert("L" if mode in GREY else "RGB")
+    if size and own != size:
         from PIL.Image import Resampling
 
         pixels = pixels.resize((size[1], size[0]), Resampling.BILINEAR)
-    return torch.from_numpy(np.atleast_3d(np.array(pixels))).permute(2, 0, 1)
+    return _Image(own, mode, torch.from_numpy(np.atleast_3d(np.array(pixels))).permute(2, 0, 1))
