@@ -1,8 +1,8 @@
 """Build the site of docs/ without a network: python docs/build.py [--figures]; make docs does it too.
 
 The pages are staged in build/docs with what the code says at this moment (the corrected Table 1) and what the
-experiments found (results/), beside a copy of mkdocs.yml that has them in its menu, and Zensical renders them into
-build/site. `--figures` runs the tutorials again first and renews the pictures that they save.
+experiments found (experiments/results), beside a copy of mkdocs.yml that has them in its menu, and Zensical renders
+them into build/site. `--figures` runs the tutorials again first and renews the pictures that they save.
 """
 
 from __future__ import annotations
@@ -101,21 +101,21 @@ def configuration(text: str, results: Sequence[str]) -> str:
 
 def stage_results(folder: Path, results: Path = RESULTS) -> str:
     """Copy page and figure of every experiment that was run into a folder; the table that links them, in Markdown."""
-    from experiments.catalogue import EXPERIMENTS
+    from experiments.catalogue import EXPERIMENTS, find
     from experiments.experiment import markdown
 
     folder.mkdir()
     rows = []
-    for name, row in EXPERIMENTS.items():
+    for name, summary in EXPERIMENTS.items():
         file = results / name / "result.json"
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
         if found is None or found["scale"] not in SHOWN:
-            rows.append([name, row.experiment.where, row.summary, "", "not run yet", ""])
+            rows.append([name, find(name).where, summary, "", "not run yet", ""])
             continue
         held = [finding["held"] for finding in found["findings"] if not finding["ours"]]
-        told = f"{held.count(True)} of {len(held)}" + (f", {held.count(None)} inconclusive" if None in held else "")
+        judged = f"{held.count(True)} of {len(held)}" + (f", {held.count(None)} inconclusive" if None in held else "")
         link = f"[{name}](claims/{name}.md)"
-        rows.append([link, found["where"], row.summary, found["scale"], found["verdict"], told])
+        rows.append([link, found["where"], summary, found["scale"], found["verdict"], judged])
         page = (results / name / "README.md").read_text(encoding="utf-8")
         (folder / f"{name}.md").write_text(result_page(page, f"{name}.png"), encoding="utf-8")
         shutil.copy(results / name / "figure.png", folder / f"{name}.png")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
-from experiments.experiment import Experiment, Finding, Results, Row, markdown
+from experiments.experiment import Finding, Results, Row, markdown
 from experiments.panels import panels
-from experiments.replicated import (
+from experiments.significance import HOW_JUDGED, Spread, difference, higher, interval_text, over, ratio, spread
+from experiments.studies import (
     EXACT,
     FEW,
     IMAGES,
@@ -14,13 +16,11 @@ from experiments.replicated import (
     TRUE_DRAWS,
     Settings,
     Study,
-    check,
+    estimates,
     groups,
-    measure,
-    parts,
+    study_experiment,
 )
-from experiments.spreads import HOW_JUDGED, Spread, difference, higher, over, ratio, spread, told
-from experiments.trained import accuracy, untempered
+from experiments.training_runs import accuracy, untempered
 from mcrepar.plots.style import coloured, legend
 
 if TYPE_CHECKING:
@@ -42,35 +42,29 @@ def judge(results: Results) -> list[Finding]:
     found = []
     for study in results.settings.studies:
         rows, where = groups(results, study.name), f"{study.training.model}, beta {beta_of(study):g}"
-        few, many = (over(rows[label], accuracy) for label in (FEW, MANY))
-        gain = difference(many, few)
-        found.append(
+        few, many = (over(rows[name], accuracy) for name in (FEW, MANY))
+        slow, fast = (over(rows[name], lambda row: statistics.fmean(row["curves"]["nll"])) for name in (FEW, MANY))
+        spreads = ratio(*(over(rows[name], lambda row: row["curves"]["nll"][-1]) for name in (FEW, MANY)))
+        gain, faster = difference(many, few), difference(slow, fast)
+        found += [
             Finding(
                 f"More iterations end with a higher accuracy ({where}).",
                 f"test accuracy {few.percent()} with M = 1, {many.percent()} with M = 100, difference in points "
-                f"{told(gain)}",
+                f"{interval_text(gain)}",
                 higher(gain),
-            )
-        )
-        areas = [over(rows[label], lambda row: sum(row["curves"]["nll"]) / len(row["curves"]["nll"]))
-                 for label in (FEW, MANY)]  # fmt: skip
-        faster = difference(areas[0], areas[1])
-        found.append(
+            ),
             Finding(
                 f"More iterations converge faster ({where}).",
-                f"mean training nll over all epochs {_text(areas[0])} with M = 1, {_text(areas[1])} with M = 100, "
-                f"difference {told(faster, 1)}",
+                f"mean training nll over all epochs {_text(slow)} with M = 1, {_text(fast)} with M = 100, "
+                f"difference {interval_text(faster, 1)}",
                 higher(faster),
-            )
-        )
-        spreads = ratio(*(over(rows[label], lambda row: row["curves"]["nll"][-1]) for label in (FEW, MANY)))
-        found.append(
+            ),
             Finding(
                 f"With M = 1 the end of training varies more between seeds ({where}).",
                 f"last training nll: {spreads}",
                 spreads.larger(),
-            )
-        )
+            ),
+        ]
     return found
 
 
@@ -79,7 +73,7 @@ def _text(s: Spread) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """The mean curve of each M in a band of one deviation."""
+    """The mean curve of each M in a band of one standard deviation."""
     from matplotlib.ticker import MaxNLocator
 
     studies = results.settings.studies
@@ -92,7 +86,7 @@ def draw(results: Results) -> Figure:
             for axes, column in zip(grid[2 * k : 2 * k + 2], ("nll", "kl"), strict=True):
                 line = curve(found[label], column)
                 mean = [s.mean or 0.0 for s in line]
-                width = [s.deviation or 0.0 for s in line]
+                width = [s.std or 0.0 for s in line]
                 epochs = range(1, len(line) + 1)
                 axes.plot(epochs, mean, "o-" if label == EXACT else "-", color=colour, markersize=3, label=label)
                 low, high = ([m + sign * w for m, w in zip(mean, width, strict=True)] for sign in (-1, 1))
@@ -120,33 +114,30 @@ def tell(results: Results) -> str:
 def _settings(scale: str, name: str, replications: int) -> Settings:
     return Settings(
         (
-            Study(name, IMAGES[scale], (1, 17, 100, None), replications),
-            Study(f"{name}-whole", untempered(IMAGES[scale]), (1, 100), replications),
+            Study(name, IMAGES[scale], estimates(1, 17, 100, None), replications),
+            Study(f"{name}-whole", untempered(IMAGES[scale]), estimates(1, 100), replications),
         )
     )
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = study_experiment(
     title="Training curves against the number of iterations",
     where="section 1",
     claim="More Monte Carlo iterations make the variance of the estimated KL smaller, and so improve the convergence "
     "of training and the final accuracy.",
     method="The trainings of fig8-left (the same runs: they are computed once), with their curves, and beside them "
     "those of the paper's objective, the whole KL (beta 1) and prior N(0, 1), where its noise weighs most. Radial "
-    "weights, true draws, M by `stats`; bands are one deviation over seeds. At the cpu scale: CIFAR-10, a ResNet of 8 "
-    "layers (ResNet-20 with one block a stage), 4 epochs, batches of 128, three replications; with beta 0.01 an "
-    "annealed KL and a learned prior scale for each tensor; the runs of the whole KL with M = 100 are those of fig7. "
-    f"At the tiny scale: scikit-learn's digits. {HOW_JUDGED} {TRUE_DRAWS}",
-    version=1,
+    "weights, true draws, M by `stats`; bands are one standard deviation over seeds. At the cpu scale: CIFAR-10, a "
+    "ResNet of 8 layers (ResNet-20 with one block a stage), 4 epochs, batches of 128, three replications; with beta "
+    "0.01 an annealed KL and a learned prior scale for each tensor; the runs of the whole KL with M = 100 are those of "
+    f"fig7. At the tiny scale: scikit-learn's digits. {HOW_JUDGED} {TRUE_DRAWS}",
+    version=2,
     settings={
         "tiny": _settings("tiny", "digits", 2),
         "cpu": _settings("cpu", "resnet8", 3),
-        "paper": Settings((Study("preact_resnet50", IMAGES["paper"], (1, 17, 100, None), 5),)),
+        "paper": Settings((Study("preact_resnet50", IMAGES["paper"], estimates(1, 17, 100, None), 5),)),
     },
-    parts=parts,
-    measure=measure,
     judge=judge,
     draw=draw,
     tell=tell,
-    check=check,
 )

@@ -50,7 +50,7 @@ class Part:
 
     Args:
         key: its name, the name of a file.
-        given: what tells it from the other parts: numbers, texts and lists of them.
+        given: how it differs from the other parts: numbers, texts and lists of them.
     """
 
     key: str
@@ -81,7 +81,7 @@ class Finding:
     Args:
         claim: what is said.
         measured: what was found, with its numbers.
-        held: whether it is so; None where this scale cannot tell.
+        held: whether it is so; None where that is inconclusive.
         ours: whether it is this project's statement and not the paper's: it does not count for the verdict.
     """
 
@@ -97,7 +97,7 @@ class Finding:
 
 
 def all_held(each: Iterable[bool | None]) -> bool | None:
-    """Whether all are so; False where one is not, None where none is wrong but not all tell, or there is none.
+    """Whether all are so; False where one is not, None where none is wrong but some are inconclusive, or there is none.
 
     >>> all_held([True, True]), all_held([True, None]), all_held([None, False])
     (True, None, False)
@@ -114,12 +114,12 @@ def verdict(findings: Sequence[Finding]) -> str:
     >>> verdict([Finding("it is fast", "1 s", True), Finding("it is exact", "not known", None)])
     'held (1 of 2 judged)'
     """
-    told = [finding.held for finding in findings if not finding.ours]
-    judged = [held for held in told if held is not None]
+    all_ = [finding.held for finding in findings if not finding.ours]
+    judged = [held for held in all_ if held is not None]
     if not judged:
         return "inconclusive at this scale"
     word = "held" if all(judged) else "held in part" if any(judged) else "not held"
-    return word if len(judged) == len(told) else f"{word} ({len(judged)} of {len(told)} judged)"
+    return word if len(judged) == len(all_) else f"{word} ({len(judged)} of {len(all_)} judged)"
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,6 @@ class Results:
     def of(self, kind: str) -> list[Row]:
         """The rows whose `kind` is this one."""
         return [row for row in self.rows if row.get("kind") == kind]
-
-
-def _nothing_needed(settings: Any, root: Path | None) -> None:
-    return
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ class Experiment:
     judge: Callable[[Results], Sequence[Finding]]
     draw: Callable[[Results], Figure]
     tell: Callable[[Results], str]
-    check: Callable[[Any, Path | None], None] = _nothing_needed
+    check: Callable[[Any, Path | None], None] = lambda settings, root: None
     undecided: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self, results: Results, scale: str) -> list[Finding]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.experiment import Bench, Experiment, Finding, Part, Results, Row, markdown
+from experiments.machine import busy_parts, busy_text, timed
 from experiments.panels import panels
-from experiments.timed_steps import accumulate, busy_parts, timed, told_busy
-from experiments.training_step import TrainingStep
+from experiments.training_step import MANY, TrainingStep
 from mcrepar.models import MODELS
 from mcrepar.plots.style import legend, light
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PAPER = 14.0  # times faster, "for some networks"; the paper does not say at which M
 DRAWS = (17, 100, 1000)  # at which both are compared
-MANY = 10**6
 REPAR = (20, 1000)  # the least and the largest second M at which `repar` runs
 GOAL = "preact_resnet18"  # on which our own goal is judged
 NETWORKS = tuple(name for name in MODELS if name != "unet3d")  # which classifies voxels: a likelihood of another kind
@@ -34,7 +33,7 @@ class Settings:
 
     Args:
         networks: names of MODELS.
-        batch: data in a step.
+        batch: examples in a step.
         image: the side of images.
         volume: the side of volumes.
         rounds: over which the median is taken.
@@ -84,7 +83,7 @@ def measure(part: Part, bench: Bench) -> Row:
 
     def case(method: str, draws: int | None) -> Callable[[], None]:
         if method == "accumulate":
-            return partial(accumulate, step, batch, draws or 1)
+            return partial(step.accumulate, batch, draws or 1)
         return partial(step.run, batch, partial(step.kl, method, draws))
 
     if part.given["kind"] == "verify":
@@ -168,7 +167,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def two_digits(factor: float) -> str:
-    """As much of a factor as two medians and a line through them tell.
+    """As much of a factor as two medians and a line through them determine.
 
     >>> two_digits(1483.2), two_digits(14.6), two_digits(0.912)
     ('1,500', '15', '0.91')
@@ -239,7 +238,7 @@ def tell(results: Results) -> str:
     return (
         f"Seconds of a step at batch {results.settings.batch}, then times faster than gradient accumulation of the "
         "same M (at M that were not timed, gradient accumulation and `repar` are taken from their lines):\n\n"
-        f"{markdown(header, rows)}\n\n{told_busy(results.rows)}\n\n"
+        f"{markdown(header, rows)}\n\n{busy_text(results.rows)}\n\n"
         "What gradient accumulation buys for its time, and the others do not: it averages the likelihood over M draws "
         "of the weights too, which makes the whole gradient less noisy, not only that of the KL. With `elbo(..., "
         "draws=M)` that can be had here as well, at the same price."
@@ -256,9 +255,8 @@ EXPERIMENT = Experiment(
     "for each of M iterations, averaged. Medians over rounds in which all methods take their turn. Gradient "
     "accumulation and `repar` are timed at two M each; other M are taken from the line through them, which a run at a "
     "third M tests for each (on one network); their ratios have two digits. The paper's sentences are judged at M = "
-    "100. Where a line fails, or other work kept more than a quarter of a core "
-    "busy, what rests on it is inconclusive. The paper gives neither M nor the batch of "
-    "this figure: the batch here is that of its section 5.1. The network "
+    "100. Where a line fails, or other work kept more than a quarter of a core busy, what rests on it is inconclusive. "
+    "The paper gives neither M nor the batch of this figure: the batch here is that of its section 5.1. The network "
     "that segments volumes is left out.",
     version=2,
     settings={
@@ -269,9 +267,5 @@ EXPERIMENT = Experiment(
         "paper": Settings(NETWORKS, 32, 32, 64, 10, 10**12, (1, 100),
                           (("accumulate", "resnet20", 300), ("repar", "preact_resnet18", 200))),
     },
-    parts=parts,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    tell=tell,
+    parts=parts, measure=measure, judge=judge, draw=draw, tell=tell,
 )  # fmt: skip

@@ -12,12 +12,12 @@ import torch
 
 from experiments.experiment import CHANCE, Bench, Experiment, Finding, Part, Results, Row, all_held, markdown
 from experiments.panels import panels
-from experiments.power_law import power, spread_error
+from experiments.significance import power, spread_error
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.priors import prior
 from mcrepar.divergence.kl import kl_divergence
 from mcrepar.plots.style import coloured, legend
-from mcrepar.workbench.app.estimate_law import ENTROPIES, NormalPair
+from mcrepar.workbench.app.estimate_distribution import ENTROPIES, NormalPair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,33 +44,33 @@ def parts(settings: Settings) -> list[Part]:
 
 
 def measure(part: Part, bench: Bench) -> Row:
-    """The root mean square error of the paper's estimate, and the one that its law predicts."""
+    """The root mean square error of the paper's estimate, and the one that its distribution predicts."""
     generator = torch.Generator().manual_seed(bench.seed)
     variance, entropy = part.given["variance"], part.given["entropy"]
     pair = NormalPair(math.sqrt(variance))
     zero = torch.zeros(1, dtype=torch.float64)
     q, p = posterior("normal", loc=zero, scale=zero + pair.scale), prior("normal", scale=1.0)
     kl, settings = pair.kl(1), bench.settings
-    out: Row = {"kl": kl, "rms": [], "law": []}
+    out: Row = {"kl": kl, "rms": [], "expected": []}
     for draws in settings.draws:
         estimates = [kl_divergence(q, p, "repar", draws, entropy=entropy, generator=generator).item()
                      for _ in range(settings.estimates)]  # fmt: skip
         errors = np.asarray(estimates) - kl
         out["rms"].append(float(math.sqrt((errors**2).mean())))
-        out["law"].append(pair.std(1, draws, entropy))
+        out["expected"].append(pair.std(1, draws, entropy))
     return out
 
 
 def relative_errors(row: Row, settings: Settings) -> list[float]:
-    """The relative standard errors of the mean squares, from the law: a sample without its tail looks too sure."""
+    """The relative standard errors of the mean squares, by theory: a sample without its tail looks too precise."""
     pair = NormalPair(math.sqrt(row["variance"]))
     return [spread_error(settings.estimates, pair.excess(1, draws, row["entropy"])) for draws in settings.draws]
 
 
-def deviations(row: Row, settings: Settings) -> list[float]:
-    """How many standard errors the mean squares are from their law."""
-    measured = zip(row["rms"], row["law"], relative_errors(row, settings), strict=True)
-    return [((rms / law) ** 2 - 1) / error for rms, law, error in measured]
+def z_scores(row: Row, settings: Settings) -> list[float]:
+    """How many standard errors the mean squares are from their expectation."""
+    measured = zip(row["rms"], row["expected"], relative_errors(row, settings), strict=True)
+    return [((rms / expected) ** 2 - 1) / error for rms, expected, error in measured]
 
 
 def judge(results: Results) -> list[Finding]:
@@ -78,7 +78,7 @@ def judge(results: Results) -> list[Finding]:
     settings, draws = results.settings, results.settings.draws
     slopes = [power(draws, row["rms"], [e / 2 for e in relative_errors(row, settings)]) for row in results.rows]
     exponents, error = [slope.exponent for slope in slopes], max(slope.error for slope in slopes)
-    z = [abs(deviation) for row in results.rows for deviation in deviations(row, settings)]
+    z = [abs(z) for row in results.rows for z in z_scores(row, settings)]
     findings = [
         Finding(
             "More iterations make the estimate better, its variance being O(1/M).",
@@ -98,20 +98,20 @@ def judge(results: Results) -> list[Finding]:
                 all(a > b for a, b in pairwise(first)),
             )
         )
-    law = f"the largest of {len(z)} deviations is {max(z):.1f} standard errors"
-    findings.append(Finding("The error has the law of docs/math.md, D4.", law, max(z) < CHANCE, ours=True))
+    largest = f"the largest of {len(z)} deviations is {max(z):.1f} standard errors"
+    findings.append(Finding("The error has the distribution of docs/math.md, D4.", largest, max(z) < CHANCE, ours=True))
     return findings
 
 
 def draw(results: Results) -> Figure:
-    """The error against M, one line per variance: measured as points, its law as a line."""
+    """The error against M, one line per variance: measured as points, its expectation as a line."""
     x = "number M of Monte Carlo iterations"
     heads = [(NAMES["mc"], x, "root mean square error, nats"), (NAMES["exact"], x, "")]
     figure, both = panels(heads, (9.2, 3.6), sharey=True)
     for axes, entropy in zip(both, reversed(ENTROPIES), strict=True):
         rows = [row for row in results.rows if row["entropy"] == entropy]
         for row, (label, colour) in zip(rows, coloured([f"variance {r['variance']:g}" for r in rows]), strict=True):
-            axes.plot(results.settings.draws, row["law"], color=colour, linewidth=1.3, alpha=0.7)
+            axes.plot(results.settings.draws, row["expected"], color=colour, linewidth=1.3, alpha=0.7)
             axes.plot(results.settings.draws, row["rms"], "o", color=colour, markersize=4, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -137,11 +137,11 @@ EXPERIMENT = Experiment(
     "smaller posterior variance, at which, however, the network is almost deterministic.",
     method="`kl_divergence(..., method='repar')` of one weight N(0, variance) against N(0, 1), again and again with "
     "fresh noise, both with the exact entropy and with log q sampled as the paper's equations do. The paper does not "
-    "print its four variances; those here span the range of its text. Points are measured, lines are the law of "
+    "print its four variances; those here span the range of its text. Points are measured, lines are the formula of "
     "docs/math.md, D4, from which the standard errors are, too. With log q sampled the error does not fall with the "
-    "variance but rises (at M = 1 the law's limit is 0.71 nats): log q keeps its spread however narrow q is. At the "
-    "variance of the prior itself it would vanish.",
-    version=1,
+    "variance but rises (at M = 1 the formula's limit is 0.71 nats): log q keeps its spread however narrow q is. At "
+    "the variance of the prior itself it would vanish.",
+    version=2,
     settings={
         "tiny": Settings(draws=(1, 10, 100), estimates=100),
         "cpu": Settings(),

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from experiments.experiment import Bench, Experiment, Finding, Part, Results, Row, markdown
-from experiments.largest_draws import (
-    GIB,
-    LOOPS,
-    MANY,
-    bytes_per_draw,
-    network_line,
-    one_draw,
-    predictions,
-    size_text,
-    volume_table,
-)
 from experiments.panels import panels
-from experiments.training_step import TrainingStep
+from experiments.training_step import GIB, LOOPS, MANY, TrainingStep, bytes_per_draw, size_text
 from mcrepar.plots.style import legend, light
 from mcrepar.workbench.app.memory_budget import largest
 
@@ -30,8 +19,7 @@ if TYPE_CHECKING:
 
 PAPER = {"densenet121": 89, "preact_resnet50": 17, "vgg16": 5}  # iterations in 11 GB at batch 32
 SMALLER = "densenet121"  # "smaller models like DenseNet": the one whose step is run by `repar` too
-THOUSAND = 1000  # its draws
-HUNDRED = 100  # those of the volumes
+THOUSAND, HUNDRED = 1000, 100  # its draws, and those of the volumes
 LARGER = 2.0  # times the batch, what we call significant
 
 
@@ -63,7 +51,7 @@ class Settings:
 
 
 def parts(settings: Settings) -> list[Part]:
-    """What a draw keeps per weight; the memory of a step of every network; real runs; volumes; the paper's estimate."""
+    """What a draw saves per weight; the memory of a step of every network; real runs; volumes; the paper's estimate."""
     found = [Part("draw", {"kind": "draw"})]
     found += [Part(f"network-{name}", {"kind": "network", "network": name}) for name in settings.networks]
     found += [Part(f"run-{name}", {"kind": "run", "network": name}) for name in settings.runs]
@@ -75,14 +63,10 @@ def parts(settings: Settings) -> list[Part]:
 def measure(part: Part, bench: Bench) -> Row:
     """Bytes."""
     torch.manual_seed(bench.seed)
-    kinds: dict[str, Callable[[Part, Settings], Row]] = {
-        "draw": _draw, "network": _network, "run": _run, "volumes": _volumes, "repar": _repar,
-    }  # fmt: skip
+    if part.given["kind"] == "draw":
+        return {f"per_draw_{entropy}": bytes_per_draw(entropy) for entropy in LOOPS}
+    kinds = {"network": _network, "run": _run, "volumes": _volumes, "repar": _repar}
     return kinds[part.given["kind"]](part, bench.settings)
-
-
-def _draw(part: Part, settings: Settings) -> Row:
-    return {f"per_draw_{entropy}": bytes_per_draw(entropy) for entropy in LOOPS}
 
 
 def _network(part: Part, settings: Settings) -> Row:
@@ -98,14 +82,14 @@ def _network(part: Part, settings: Settings) -> Row:
 
 def _linear(step: TrainingStep, probes: tuple[int, int]) -> Row:
     """The memory of a step with one draw at the smaller batch, and what every further example adds."""
-    first, second = (one_draw(step, batch, "exact") for batch in probes)
+    first, second = (step.one_draw(batch, "exact") for batch in probes)
     return {"weights": step.weights, "per_example": (second - first) / (probes[1] - probes[0]), "one_draw": first}
 
 
 def _run(part: Part, settings: Settings) -> Row:
     """The prediction from one draw, and the memory really needed at the predicted number and one above it."""
     step, batch = TrainingStep(part.given["network"], (32, 32)), settings.batch
-    one = one_draw(step, batch, "exact")
+    one = step.one_draw(batch, "exact")
     most = largest(settings.small, one, bytes_per_draw("exact") * step.weights)
     out: Row = {"weights": step.weights, "one_draw": one, "predicted": most}
     if most:
@@ -127,14 +111,72 @@ def _repar(part: Part, settings: Settings) -> Row:
     return {"bytes": step.peak(settings.probes[0], lambda: step.kl("repar", THOUSAND))}
 
 
+@dataclass(frozen=True)
+class Line:
+    """The memory of a step: linear in the batch and in the draws.
+
+    Args:
+        row: what was measured: `weights`, `per_example`, and `one_draw` (entropy exact) at the batch `low`.
+        saved: bytes per weight and draw of both loops, `per_draw_exact` and `per_draw_mc`.
+    """
+
+    row: Row
+    low: int
+    saved: Row
+
+    def per_draw(self, entropy: str) -> float:
+        """What a draw adds."""
+        return float(self.saved[f"per_draw_{entropy}"] * self.row["weights"])
+
+    def one_draw(self, batch: int, entropy: str) -> float:
+        """A step with M = 1; one draw of the fuller loop saves more than the one that was measured."""
+        fuller = self.per_draw(entropy) - self.per_draw("exact")
+        return float(self.row["one_draw"] + (batch - self.low) * self.row["per_example"] + fuller)
+
+    def draws(self, memory: float, batch: int, entropy: str) -> int:
+        """The largest M."""
+        return largest(memory, self.one_draw(batch, entropy), self.per_draw(entropy))
+
+    def batch(self, memory: float, at_low: float) -> int:
+        """The largest batch, where a step with the batch `low` takes `at_low` bytes."""
+        return max(0, self.low + math.floor((memory - at_low) / float(self.row["per_example"])))
+
+
+def network_line(results: Results, row: Row) -> Line:
+    """The line of a network for images."""
+    (saved,) = results.of("draw")
+    return Line(row, results.settings.probes[0], saved)
+
+
+def predictions(results: Results) -> dict[str, Row]:
+    """By network, the largest M of both loops at the batch (`exact`, `mc`), and the largest batch of ours."""
+    memory, batch = results.settings.memory, results.settings.batch
+    found = {}
+    for row in results.of("network"):
+        line = network_line(results, row)
+        draws = {entropy: line.draws(memory, batch, entropy) for entropy in LOOPS}
+        found[row["network"]] = {"weights": row["weights"], "needed": line.one_draw(batch, "exact"), **draws,
+                                 "batch": line.batch(memory, row["ours_many"])}  # fmt: skip
+    return found
+
+
+def volume_table(results: Results) -> list[tuple[int, int]]:
+    """The largest M, log q sampled, for batches of 1, 2, 4, ... volumes and for the largest that fits."""
+    (row,), (saved,), memory = results.of("volumes"), results.of("draw"), results.settings.memory
+    line = Line(row, results.settings.volume_probes[0], saved)
+    most = line.batch(memory, line.one_draw(line.low, "mc"))
+    doubled = [2**k for k in range(most.bit_length())]
+    return [(batch, line.draws(memory, batch, "mc")) for batch in sorted({*doubled, most} - {0})]
+
+
 def judge(results: Results) -> list[Finding]:
     """The paper's three numbers, its factor 1000, its batch, its volumes; whether our prediction is what happens."""
-    found = {p.network: p for p in predictions(results)}
+    found = predictions(results)
     findings = []
     known = [name for name in PAPER if name in found]
     if known and results.settings.memory == 11 * GIB:
-        ratios = [found[name].draws["mc"] / PAPER[name] for name in known]
-        listed = ", ".join(f"{n} {found[n].draws['mc']} ({found[n].draws['exact']} with exact entropy)" for n in known)
+        ratios = [found[name]["mc"] / PAPER[name] for name in known]
+        listed = ", ".join(f"{n} {found[n]['mc']} ({found[n]['exact']} with exact entropy)" for n in known)
         near = all(0.5 <= ratio <= 2 for ratio in ratios)
         sentence = "In 11 GB and at batch 32 the direct estimate takes 89 iterations of DenseNet-121, 17 of ResNet-50 "
         sentence += "and 5 of VGG-16 (held: within a factor of 2)."
@@ -168,8 +210,8 @@ def _batch_finding(results: Results, ours: Row, same: Row) -> Finding:
 
 def _stats_finding(results: Results) -> Finding:
     found = predictions(results)
-    least, most = (pick(found, key=lambda p: p.draws["mc"]) for pick in (min, max))
-    factors = {p.network: MANY // max(1, p.draws["mc"]) for p in (least, most)}  # one entry where both are one network
+    ends = (pick(found, key=lambda name: int(found[name]["mc"])) for pick in (min, max))
+    factors = {name: MANY // max(1, found[name]["mc"]) for name in ends}  # one entry where both are one network
     growth = max(row["ours_many"] / row["ours_100"] for row in results.of("network"))
     fits = all(row["ours_many"] <= row["really_one"] for row in results.of("network"))
     listed = " and ".join(f"{factor:,} times that of {name}" for name, factor in factors.items())
@@ -208,8 +250,7 @@ def _volume_findings(results: Results) -> list[Finding]:
 
 
 def _run_finding(results: Results) -> Finding:
-    runs = [row for row in results.of("run") if row["predicted"]]
-    small = results.settings.small
+    runs, small = [row for row in results.of("run") if row["predicted"]], results.settings.small
     right = [row for row in runs if row["at"] <= small < row["above"]]
     listed = "; ".join(
         f"{row['network']} M = {row['predicted']}: {row['at'] / small:.1%}, M = {row['predicted'] + 1}: "
@@ -227,7 +268,7 @@ def _run_finding(results: Results) -> Finding:
 
 def draw(results: Results) -> Figure:
     """Bars of the largest M, ours beside them; the real runs below and above their budget."""
-    found = sorted(predictions(results), key=lambda p: p.draws["mc"])
+    found = dict(sorted(predictions(results).items(), key=lambda item: int(item[1]["mc"])))
     heads = [
         (f"Largest M in {size_text(results.settings.memory)}", "number M of iterations", ""),
         ("Real runs beside the budget", "peak memory / budget", ""),
@@ -235,16 +276,16 @@ def draw(results: Results) -> Figure:
     figure, (left, right) = panels(heads, (10.5, max(4.4, 0.42 * len(found) + 1.9)), width_ratios=(3, 2))
     for shift, (entropy, label), colour in zip((-0.2, 0.2), LOOPS.items(), ("blue", "green"), strict=True):
         places = [k + shift for k in range(len(found))]
-        values = [p.draws[entropy] for p in found]
+        values = [p[entropy] for p in found.values()]
         left.barh(places, values, 0.38, color=light(colour), label=f"direct, {label}")
         for place, value in zip(places, values, strict=True):
             left.text(max(value, 0.8) * 1.1, place, f"{value}", va="center", fontsize=8, color=light("ink"))
-    paper = [(PAPER[p.network], k) for k, p in enumerate(found) if p.network in PAPER]
+    paper = [(PAPER[name], k) for k, name in enumerate(found) if name in PAPER]
     left.plot([x for x, _ in paper], [y for _, y in paper], "D", color=light("orange"), markersize=6, label="paper")
     left.plot([MANY] * len(found), range(len(found)), ">", color=light("violet"), label="stats, measured (no limit)")
     left.set_xscale("log")
     left.set_xlim(0.7, 3 * MANY)
-    left.set_yticks(range(len(found)), [p.network for p in found])
+    left.set_yticks(range(len(found)), list(found))
     legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     runs = [row for row in results.of("run") if row["predicted"]]
     for k, row in enumerate(runs):
@@ -263,17 +304,17 @@ def tell(results: Results) -> str:
     """The numbers of every network, and of volumes."""
     settings, (draw_,) = results.settings, results.of("draw")
     rows = [
-        [p.network, f"{p.weights:,}", size_text(p.needed), p.draws["mc"], p.draws["exact"], PAPER.get(p.network, ""),
-         f"{MANY:,}", settings.batch if p.draws["mc"] else "none", f"{p.batch_ours:,}"]
-        for p in predictions(results)
+        [name, f"{p['weights']:,}", size_text(p["needed"]), p["mc"], p["exact"], PAPER.get(name, ""), f"{MANY:,}",
+         settings.batch if p["mc"] else "none", f"{p['batch']:,}"]
+        for name, p in predictions(results).items()
     ]  # fmt: skip
     header = ["network", "random weights", f"memory of a step, M = 1, batch {settings.batch}", "M, log q sampled",
               "M, entropy exact", "paper", "ours ran", "batch, direct at its M (log q sampled)",
               "batch, stats, any M"]  # fmt: skip
-    kept = ", ".join(f"{draw_[f'per_draw_{entropy}']:g} ({label})" for entropy, label in LOOPS.items())
+    saved = ", ".join(f"{draw_[f'per_draw_{entropy}']:g} ({label})" for entropy, label in LOOPS.items())
     volumes = markdown(["batch of volumes", "largest M, direct"], volume_table(results))
     return (
-        f"A draw keeps {kept} bytes per weight. Largest M at batch {settings.batch}, and largest batch, in "
+        f"A draw saves {saved} bytes per weight. Largest M at batch {settings.batch}, and largest batch, in "
         f"{size_text(settings.memory)}:\n\n"
         f"{markdown(header, rows)}\n\n"
         f"unet3d_encoder, volumes of {' x '.join(map(str, settings.volume))}, log q sampled:\n\n{volumes}"
@@ -292,11 +333,10 @@ EXPERIMENT = Experiment(
     method="A step is forward, direct KL in the loop that the paper prints, backward and Adam; its peak is the sum of "
     "all tensors alive at once, parameters, gradients and Adam's averages included, in float32, on a GPU if the "
     "machine has one. Measured are the step with few draws at two batches, from which one with M = 1 and any batch "
-    "follows, and the bytes that autograd keeps per draw; "
-    "the largest M follows from both. The prediction is then tested by real steps at the predicted M and one above it "
-    "in a smaller budget. The paper's estimate, `repar`, is run with M = 1000 on DenseNet-121. "
-    "Networks take images of 32 x 32 (VGG with dense layers of 2048, as in the paper). A GPU "
-    "needs more than its tensors (workspaces, context, fragments), so that its own numbers are lower.",
+    "follows, and the bytes that autograd saves per draw; the largest M follows from both. The prediction is then "
+    "tested by real steps at the predicted M and one above it in a smaller budget. The paper's estimate, `repar`, is "
+    "run with M = 1000 on DenseNet-121. Networks take images of 32 x 32 (VGG with dense layers of 2048, as in the "
+    "paper). A GPU needs more than its tensors (workspaces, context, fragments), so that its own numbers are lower.",
     version=1,
     settings={
         "tiny": Settings(("small_conv",), 32 * 2**20, 4, (2, 4), ("small_conv",), 6 * 2**20, (16, 16, 16),
@@ -306,9 +346,5 @@ EXPERIMENT = Experiment(
         "paper": Settings((*CPU_NETWORKS, "densenet161", "densenet201", "preact_resnet152", "vgg13", "vgg19"), 11 * GIB,
                           32, (16, 32), ("densenet121", "preact_resnet50", "vgg16"), 11 * GIB, (105, 127, 105)),
     },
-    parts=parts,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    tell=tell,
+    parts=parts, measure=measure, judge=judge, draw=draw, tell=tell,
 )  # fmt: skip

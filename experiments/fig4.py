@@ -189,10 +189,10 @@ def tell(results: Results) -> str:
 EXPERIMENT = Experiment(
     title="The graphs that autograd builds",
     where="Figure 4, section 3, Remark 2 and appendix C",
-    claim="The Monte Carlo mean of w^2 with w = mu + sigma xi, written as a loop over M draws, makes a graph "
-    "that grows linearly with M: d_P = 9 products for M = 3. Written with the tuple (mu^2, 2 mu sigma, sigma^2) it has "
-    "d_P = 3 for any M; for M = 1 it may be the larger one. Vectorising the loop does not help the memory. "
-    "The appendix shows the real graphs for a Radial posterior and M = 1, 3 and 100.",
+    claim="The Monte Carlo mean of w^2 with w = mu + sigma xi, written as a loop over M draws, makes a graph that "
+    "grows linearly with M: d_P = 9 products for M = 3. Written with the tuple (mu^2, 2 mu sigma, sigma^2) it has d_P "
+    "= 3 for any M; for M = 1 it may be the larger one. Vectorising the loop does not help the memory. The appendix "
+    "shows the real graphs for a Radial posterior and M = 1, 3 and 100.",
     method="One weight. Nodes are counted by walking `grad_fn` from the result to the parameters, bytes by autograd's "
     "saved-tensor hooks; the bytes of the parameters themselves are not counted. The pictures are drawn from such "
     "nodes, of the cross-entropy alone. The one called reparameterized shows the library's tuple in plain autograd, a "

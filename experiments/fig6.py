@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.experiment import Bench, Experiment, Finding, Part, Results, Row, markdown
-from experiments.largest_draws import GIB, MANY, bytes_per_draw, one_draw, size_text
+from experiments.machine import busy_parts, busy_text, timed
 from experiments.panels import panels
-from experiments.timed_steps import busy_parts, timed, told_busy
-from experiments.training_step import TrainingStep
+from experiments.training_step import GIB, MANY, TrainingStep, bytes_per_draw, size_text
 from mcrepar.plots.style import legend, light
 from mcrepar.workbench.app.memory_budget import largest
 
@@ -59,7 +58,7 @@ def measure(part: Part, bench: Bench) -> Row:
     step, batch = TrainingStep(part.given["network"], (32, 32)), settings.batch
     if part.given["kind"] == "thousand":
         return {"bytes": {"repar": step.peak(batch, partial(step.kl, "repar", THOUSAND))}}
-    most = largest(settings.memory, one_draw(step, batch, "mc"), bytes_per_draw("mc") * step.weights)
+    most = largest(settings.memory, step.one_draw(batch, "mc"), bytes_per_draw("mc") * step.weights)
     if most < 1:
         return {"weights": step.weights, "draws": 0}
     kls = {
@@ -168,7 +167,7 @@ def tell(results: Results) -> str:
               *(f"{name}, s" for name in ("direct", *OURS))]  # fmt: skip
     left_out = [row["network"] for row in results.of("network") if not row["draws"]]
     note = f"\n\nNot one direct draw fits for {', '.join(left_out)}." if left_out else ""
-    busy = told_busy(fitting(results))
+    busy = busy_text(fitting(results))
     return f"At batch {results.settings.batch}:\n\n{markdown(header, rows)}{note}\n\n{busy}"
 
 
@@ -180,13 +179,12 @@ EXPERIMENT = Experiment(
     "and makes a batch up to 5 times faster.",
     method="A step is forward, KL, backward and Adam, Radial weights, Normal prior, float32, on a GPU if the machine "
     "has one; direct is the loop that the paper prints, log q sampled too. The largest M is predicted from the bytes "
-    "that a draw keeps, as in fig2-right, for the budget in the settings (4 GiB at the cpu scale), so that M is "
+    "that a draw saves, as in fig2-right, for the budget in the settings (4 GiB at the cpu scale), so that M is "
     "smaller here than in the paper; a line through larger M predicts it, and a single draw may need a little more. "
     "Memory is the peak of all tensors alive at once, parameters and Adam's averages included; times are medians of "
-    "rounds in which all methods take their turn. "
-    "`repar` and `stats` have the M of the direct loop; at such small M `stats` draws all its noise too. The speed is "
-    "inconclusive where other work kept more than a quarter of a core busy, and, where it is below the paper's, in "
-    "less memory than the paper's.",
+    "rounds in which all methods take their turn. `repar` and `stats` have the M of the direct loop; at such small M "
+    "`stats` draws all its noise too. The speed is inconclusive where other work kept more than a quarter of a core "
+    "busy, and, where it is below the paper's, in less memory than the paper's.",
     version=2,
     settings={
         "tiny": Settings(("small_conv", "alexnet"), 10 * 2**20, 4, 1, "small_conv"),
@@ -196,9 +194,5 @@ EXPERIMENT = Experiment(
                            "preact_resnet50", "preact_resnet101", "vgg11", "vgg16"), PAPER_MEMORY, 32, 10,
                           "preact_resnet18"),
     },
-    parts=parts,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    tell=tell,
+    parts=parts, measure=measure, judge=judge, draw=draw, tell=tell,
 )  # fmt: skip

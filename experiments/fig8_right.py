@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.experiment import Experiment, Finding, Results, Row, markdown
+from experiments.experiment import Finding, Results, markdown
 from experiments.panels import panels
-from experiments.replicated import (
+from experiments.significance import HOW_JUDGED, difference, interval_text, ratio, similar
+from experiments.studies import (
     BRAIN,
     FEW,
     MANY,
@@ -14,14 +15,13 @@ from experiments.replicated import (
     WEAK,
     Settings,
     Study,
-    check,
     ended,
+    estimates,
     groups,
-    measure,
-    parts,
+    line,
+    study_experiment,
 )
-from experiments.spreads import HOW_JUDGED, Spread, difference, over, ratio, similar, told
-from experiments.trained import TAUS, confidence_set, in_set
+from experiments.training_runs import TAUS, confidence_set
 from mcrepar.plots.style import coloured, legend, percent
 
 if TYPE_CHECKING:
@@ -31,24 +31,22 @@ HIGH = 0.9  # the threshold that is judged
 NEAR = 0.05  # of the data: sizes that differ by less are called similar
 
 
-def size(rows: list[Row], tau: float) -> Spread:
-    """The share of the data in the confidence set, over replications."""
-    return over(rows, in_set(tau, "share"))
-
-
 def judge(results: Results) -> list[Finding]:
     """Similar on average, and less spread out with M = 100."""
     (study,) = results.settings.studies
     found = groups(results, study.name)
-    few, many = size(found[FEW], HIGH), size(found[MANY], HIGH)
+    sizes = {
+        tau: (few, many) for tau, few, many in zip(TAUS, *(line(found[m], "share") for m in (FEW, MANY)), strict=True)
+    }
+    few, many = sizes[HIGH]
     spreads, gap = ratio(few, many), difference(many, few)
-    all_ratios = [ratio(size(found[FEW], tau), size(found[MANY], tau)).value for tau in TAUS]
-    listed = ", ".join(f"{tau:g}: {r:.2g}" for tau, r in zip(TAUS, all_ratios, strict=True) if r is not None)
+    ratios = {tau: ratio(*both).value for tau, both in sizes.items()}
+    listed = ", ".join(f"{tau:g}: {r:.2g}" for tau, r in ratios.items() if r is not None)
     return [
         Finding(
             f"On average the confidence sets are similar in size (within {100 * NEAR:g} points of the data).",
             f"at a confidence of {HIGH:g}: {few.percent()} with M = 1, {many.percent()} with M = 100, difference in "
-            f"points {told(gap)}",
+            f"points {interval_text(gap)}",
             similar(gap, NEAR),
         ),
         Finding(
@@ -67,12 +65,12 @@ def draw(results: Results) -> Figure:
     )
     for k, (label, colour) in enumerate(coloured([FEW, MANY])):
         rows = groups(results, study.name)[label]
-        for place, tau in enumerate(TAUS):
-            x, s = place + 0.3 * (k - 0.5), size(rows, tau)
+        for place, (tau, s) in enumerate(zip(TAUS, line(rows, "share"), strict=True)):
+            x = place + 0.3 * (k - 0.5)
             axes.plot([x] * len(rows), [confidence_set(row, tau)["share"] for row in rows], "o", color=colour,
                       markersize=4, alpha=0.7, label=label if place == 0 else None)  # fmt: skip
             if s.mean is not None:
-                axes.errorbar(x + 0.08, s.mean, s.deviation or 0.0, fmt="_", color=colour, capsize=3)
+                axes.errorbar(x + 0.08, s.mean, s.std or 0.0, fmt="_", color=colour, capsize=3)
     axes.set_xticks(range(len(TAUS)), [f"{tau:g}" for tau in TAUS])
     percent(axes.yaxis)
     legend(axes, loc="lower left")
@@ -80,37 +78,33 @@ def draw(results: Results) -> Figure:
 
 
 def tell(results: Results) -> str:
-    """Means and deviations."""
+    """Means and standard deviations."""
     (study,) = results.settings.studies
-    rows = [
-        [label, *(size(rows, tau).percent() for tau in TAUS)] for label, rows in groups(results, study.name).items()
-    ]
+    found = groups(results, study.name).items()
+    rows = [[name, *(s.percent() for s in line(runs, "share"))] for name, runs in found]
     how = f"{study.training.model}, {ended(results, study)}"
     return f"Share of the test data by threshold, {how}, in percent:\n\n{markdown(['', *map(str, TAUS)], rows)}"
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = study_experiment(
     title="The spread of the confidence set's size",
     where="Figure 8, right, and section 5.3 (b)",
     claim="Over replicated trainings of the 3D classifier the confidence sets of M = 1 and M = 100 are similar in size "
     "on average, but with M = 100 the variance of the size is much smaller.",
     method="The runs are those of table2 on the simulated brain volumes (no patient data: SIMULATED labels): the "
     "paper's 3D U-Net encoder, Radial weights, true draws, M by `stats`. At the cpu scale: volumes of 20 x 24 x 20 "
-    "instead of 105 x 127 x 105, 12 epochs instead of 100, a tempered and annealed KL (beta 0.001) with the best "
-    f"prior scale for each tensor, five replications. Both sentences are judged at a threshold of {HIGH:g}; all "
-    f"thresholds are shown. Sizes are similar where the whole interval of their difference is within {100 * NEAR:g} "
-    f"points. {HOW_JUDGED} {TRUE_DRAWS}",
-    version=1,
+    "instead of 105 x 127 x 105, 12 epochs instead of 100, a tempered and annealed KL (beta 0.001) with the best prior "
+    f"scale for each tensor, five replications. Both sentences are judged at a threshold of {HIGH:g}; all thresholds "
+    f"are shown. Sizes are similar where the whole interval of their difference is within {100 * NEAR:g} points. "
+    f"{HOW_JUDGED} {TRUE_DRAWS}",
+    version=2,
     settings={
-        "tiny": Settings((Study("brain", BRAIN["tiny"], (1, 100), 2),)),
-        "cpu": Settings((Study("brain", BRAIN["cpu"], (1, 100), 5),)),
-        "paper": Settings((Study("brain", BRAIN["paper"], (1, 100), 10),)),
+        "tiny": Settings((Study("brain", BRAIN["tiny"], estimates(1, 100), 2),)),
+        "cpu": Settings((Study("brain", BRAIN["cpu"], estimates(1, 100), 5),)),
+        "paper": Settings((Study("brain", BRAIN["paper"], estimates(1, 100), 10),)),
     },
-    parts=parts,
-    measure=measure,
     judge=judge,
     draw=draw,
     tell=tell,
-    check=check,
     undecided={"cpu": WEAK},
 )

@@ -36,7 +36,7 @@ class TupleCheck:
     Args:
         value: relative difference of the values.
         gradient: largest relative difference of the gradients.
-        bytes_few: kept by repar for few draws.
+        bytes_few: saved for backward by repar for few draws.
         bytes_many: for many.
     """
 
@@ -55,8 +55,8 @@ def tuples(q: Posterior, p: Prior, seed: int) -> TupleCheck:
         found.append((value.detach(), torch.autograd.grad(value, q.learned)))
     (ours, ours_gradient), (theirs, their_gradient) = found
     gradient = max(_relative(a, b) for a, b in zip(ours_gradient, their_gradient, strict=True))
-    kept = [saved_bytes(lambda m=m: kl_divergence(q, p, "repar", m, force=True)) for m in (FEW, MANY)]  # type: ignore[misc]
-    return TupleCheck(_relative(ours, theirs), gradient, *kept)
+    saved = [saved_bytes(lambda m=m: kl_divergence(q, p, "repar", m, force=True)) for m in (FEW, MANY)]  # type: ignore[misc]
+    return TupleCheck(_relative(ours, theirs), gradient, *saved)
 
 
 def _relative(a: Tensor, b: Tensor) -> float:

@@ -1,6 +1,6 @@
 """The forward of the paper's published code, for comparison only: its noise is no draw of Radial weights.
 
-A layer's output is mean + deviation * |r| z / |z|, where z is Normal and |z| the norm over the whole activation tensor,
+A layer's output is mean + std * |r| z / |z|, where z is Normal and |z| the norm over the whole activation tensor,
 batch included. The noise of one number is therefore divided by the root of batch times outputs, and nearly vanishes.
 """
 
@@ -68,8 +68,8 @@ def _layer(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -
     variance: Tensor = func(x * x, *variances, *rest[""], **options)
     z = torch.randn_like(mean)
     radius = torch.randn((), dtype=z.dtype, device=z.device).abs()
-    deviation = variance.clamp_min(torch.finfo(z.dtype).tiny).sqrt()
-    noisy: Tensor = mean + deviation * (radius / z.norm()) * z
+    std = variance.clamp_min(torch.finfo(z.dtype).tiny).sqrt()
+    noisy: Tensor = mean + std * (radius / z.norm()) * z
     return noisy
 
 

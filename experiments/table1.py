@@ -40,7 +40,7 @@ class Settings:
 
     Args:
         posteriors: whose pairs are checked; () for all.
-        sample: draws where a law has no density of one weight.
+        sample: draws where the noise has no density of one weight.
         kernel: parameters and noises of the matrix whose rank is taken.
     """
 
@@ -83,8 +83,8 @@ def _checked(cell: Cell, name: str, bench: Bench) -> Row:
     if several.noise.joint:
         out["z"] = sampled_z(several, p, settings.sample, bench.seed)
     small = max(out["value"], out["gradient"], out["quadrature"])
-    kept = out["bytes_few"] == out["bytes_many"]
-    out["agrees"] = small < SAME and kept and bounded and abs(out.get("z", 0.0)) < CHANCE
+    constant = out["bytes_few"] == out["bytes_many"]
+    out["agrees"] = small < SAME and constant and bounded and abs(out.get("z", 0.0)) < CHANCE
     return out
 
 
@@ -118,7 +118,7 @@ def judge(results: Results) -> list[Finding]:
         Finding(
             "Such a tuple gives the direct estimate (the pairs with a finite KL).",
             f"{len(right)} pairs: on the same noise the tuple gives the direct estimate and its gradient (largest "
-            f"relative difference {max(max(c['value'], c['gradient']) for c in right):.0e}), with the same bytes kept "
+            f"relative difference {max(max(c['value'], c['gradient']) for c in right):.0e}), with the same bytes saved "
             "for M = 10 and M = 1,000",
             all(cell["agrees"] for cell in right),
         ),
@@ -208,7 +208,7 @@ EXPERIMENT = Experiment(
     "and says that within a row any combination has a parameterization tuple whose size does not depend on M: 158 "
     "pairs. It does not say that their KL is finite, so the two are scored apart.",
     method="Verdicts are those of `mcrepar table`. A right pair is checked three times on weights of its own: `repar` "
-    "and `direct` on the same noise, in value and gradient, in float64; the bytes that autograd keeps for two M; and "
+    "and `direct` on the same noise, in value and gradient, in float64; the bytes that autograd saves for two M; and "
     "`exact` against a quadrature over the two log densities (for a Radial posterior also a sample). The numerical "
     "rank of the kernel log p(W(theta, xi)) on random parameters and noises is taken, of one weight, or of two under a "
     "Radial prior, which joins them: by Theorem F a tuple exists exactly where it stays bounded. Where the KL is "

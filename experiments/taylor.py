@@ -215,7 +215,7 @@ def judge(results: Results) -> list[Finding]:
         Finding(
             "Under a location-scale posterior w <= 0 has a positive probability, so that strictly E log w does not "
             "exist, whatever the polynomial says.",
-            "P(w <= 0) is " + ", ".join(f"{row['undefined']:.1g} (deviation {row['scale']:g})" for row in logs),
+            "P(w <= 0) is " + ", ".join(f"{row['undefined']:.1g} (std {row['scale']:g})" for row in logs),
             all(row["undefined"] > 0 for row in logs),
             ours=True,
         ),
@@ -257,7 +257,7 @@ def draw(results: Results) -> Figure:
     ]
     figure, (left, right) = panels(heads, (10, 4.3), sharey=True)
     for axes, rows in ((left, results.of("log")), (right, results.of("softplus"))):
-        for row, (label, colour) in zip(rows, coloured([f"deviation {r['scale']:g}" for r in rows]), strict=True):
+        for row, (label, colour) in zip(rows, coloured([f"std {r['scale']:g}" for r in rows]), strict=True):
             degrees = [k for k, error in enumerate(row["right"]) if k and (k % 2 == 0 or k == 1)]  # odd moments vanish
             axes.plot(degrees, [max(row["right"][k], 1e-17) for k in degrees], "o-", color=colour, markersize=3,
                       linewidth=1.4, label=label)  # fmt: skip
@@ -281,7 +281,7 @@ def tell(results: Results) -> str:
          best(row["right"]), f"{min(row['right']):.2g}", f"{row['right'][-1]:.2g}"]
         for row in (*results.of("log"), *results.of("softplus"))
     ]  # fmt: skip
-    header = ["function", "deviation", "expectation", f"error of {PRINTED} direct draws", f"degree {DEGREE}",
+    header = ["function", "std", "expectation", f"error of {PRINTED} direct draws", f"degree {DEGREE}",
               "best degree", "error there", f"degree {results.settings.degree}"]  # fmt: skip
     return "Errors in nats, M -> infinity:\n\n" + markdown(header, rows)
 
@@ -295,9 +295,9 @@ EXPERIMENT = Experiment(
     method="Expectations under Gaussian noise, for M -> infinity: of the polynomials from the moments of the noise, of "
     "the functions by quadrature (of log w given w > 0). log w is the paper's example, with the printed and with the "
     "right coefficients; log(1 + exp(-w)) is the term of a Logistic prior. The direct iterations' error is their "
-    "standard deviation. The library's `taylor` is run as well and its bias compared with the polynomial's. The "
-    "series converges near its centre only (radius 1 and pi), and the noise leaves that disc, so that the "
-    "expectations diverge for every deviation as K grows; for small ones beyond the degrees shown.",
+    "standard deviation. The library's `taylor` is run as well and its bias compared with the polynomial's. The series "
+    "converges near its centre only (radius 1 and pi), and the noise leaves that disc, so that the expectations "
+    "diverge for every standard deviation as K grows; for small ones beyond the degrees shown.",
     version=2,
     settings={"tiny": Settings((0.05, 0.3), (1.0, 2.0), 24, 30), "cpu": Settings(), "paper": Settings(estimates=4000)},
     parts=parts,

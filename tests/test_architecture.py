@@ -33,6 +33,7 @@ LAYERS = {
 EVERYWHERE = {"errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
 NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "horseshoe"}
+LONGEST = 350  # lines of a file
 FAMILIES = {*POSTERIORS, *PRIORS}
 LIGHT = (
     "__init__",
@@ -142,6 +143,11 @@ def test_nothing_forbidden(path):
 def test_a_noise_is_known_in_its_own_file(path):
     if not place(path).startswith("distributions/"):
         assert looks_into_noise(ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_a_file_is_read_in_one_sitting(path):
+    assert path.read_text().count("\n") <= LONGEST, "split it by theme (python benchmarks/lines.py counts)"
 
 
 @pytest.mark.parametrize("name", LIGHT)

@@ -43,7 +43,7 @@ def test_curves_are_over_replications():
 
 def test_runs_that_diverged_are_drawn_by_none():
     found = results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8})
-    rows = [{**row, "failed": "nan" if row["draws"] == 1 else None} for row in found.rows]
+    rows = [{**row, "failed": "nan" if row["variant"] == "M = 1" else None} for row in found.rows]
     lost = Results(found.settings, rows)
     assert {finding.held for finding in judge(lost)} == {None}
     assert not any("None" in finding.measured for finding in judge(lost))

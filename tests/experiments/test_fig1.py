@@ -1,7 +1,8 @@
 import pytest
 
 from experiments.experiment import Results
-from experiments.fig1 import EXPERIMENT, MANY, draw, judge, lines, ratios, tell
+from experiments.fig1 import EXPERIMENT, draw, judge, lines, ratios, tell
+from experiments.training_step import MANY
 from mcrepar.models import MODELS
 from mcrepar.workbench.app.memory_budget import random_weights
 from tests.experiments.tiny import tiny

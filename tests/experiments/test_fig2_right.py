@@ -3,15 +3,8 @@ from dataclasses import replace
 import pytest
 
 from experiments.experiment import Results
-from experiments.fig2_right import EXPERIMENT, PAPER, SMALLER, judge
-from experiments.largest_draws import (
-    GIB,
-    bytes_per_draw,
-    network_line,
-    predictions,
-    size_text,
-    volume_table,
-)
+from experiments.fig2_right import EXPERIMENT, PAPER, SMALLER, judge, network_line, predictions, volume_table
+from experiments.training_step import GIB, bytes_per_draw, size_text
 from mcrepar.models import MODELS
 from mcrepar.workbench.app.memory_budget import largest
 from tests.experiments.tiny import tiny
@@ -35,7 +28,7 @@ def test_the_prediction_is_what_happens(result):
     assert run["ours_many"] < run["at"]
 
 
-def test_a_draw_keeps_the_noise_and_the_weight():
+def test_a_draw_saves_the_noise_and_the_weight():
     assert bytes_per_draw("exact") == 8.0
     assert 12.0 <= bytes_per_draw("mc") <= 24.0
 
@@ -49,11 +42,11 @@ def test_largest_is_the_largest():
 
 
 def test_predictions_are_linear_in_the_budget(results):
-    (found,) = predictions(results)
-    assert found.draws["mc"] < found.draws["exact"]
-    assert found.batch_ours > EXPERIMENT.settings["tiny"].batch
-    weights, per_draw = found.weights, bytes_per_draw("exact")
-    assert found.draws["exact"] == largest(results.settings.memory, found.needed, weights * per_draw)
+    (found,) = predictions(results).values()
+    assert found["mc"] < found["exact"]
+    assert found["batch"] > EXPERIMENT.settings["tiny"].batch
+    weights, per_draw = found["weights"], bytes_per_draw("exact")
+    assert found["exact"] == largest(results.settings.memory, found["needed"], weights * per_draw)
 
 
 def test_a_draw_of_the_fuller_loop_counts_from_the_first(results):
@@ -67,9 +60,9 @@ def volumes(results: Results, memory: int, low: int = 2, ours: int = 550) -> Res
     """A network of 10 weights, 160 bytes per draw with log q sampled, 1000 bytes per volume, 500 beside."""
     row = {"kind": "volumes", "weights": 10, "one_draw": 500 + low * 1000 + 80, "per_example": 1000,
            "ours_100": ours + low * 1000}  # fmt: skip
-    kept = {"kind": "draw", "per_draw_exact": 8.0, "per_draw_mc": 16.0}
+    saved = {"kind": "draw", "per_draw_exact": 8.0, "per_draw_mc": 16.0}
     others = [row for row in results.rows if row["kind"] not in ("draw", "volumes")]
-    return Results(replace(results.settings, memory=memory, volume_probes=(low, low + 1)), [*others, kept, row])
+    return Results(replace(results.settings, memory=memory, volume_probes=(low, low + 1)), [*others, saved, row])
 
 
 @pytest.mark.parametrize(
@@ -138,8 +131,8 @@ def test_stats_is_judged_as_ours(results):
 def test_the_batch_is_compared_at_the_largest_direct_m(results, dense):
     assert finding(results, "batch size").held is None, "no DenseNet at this scale"
     assert finding(dense, "batch size").held
-    (prediction,), (row,) = predictions(results), results.of("repar")
-    assert f"with M = {prediction.draws['mc']}, its largest" in finding(dense, "batch size").measured
+    (prediction,), (row,) = predictions(results).values(), results.of("repar")
+    assert f"with M = {prediction['mc']}, its largest" in finding(dense, "batch size").measured
     full = results.settings.memory / row["bytes"]  # nothing is left for more examples
     assert finding(changed(dense, "repar", "bytes", full), "batch size").held is False
 

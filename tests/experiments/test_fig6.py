@@ -2,7 +2,7 @@ import pytest
 
 from experiments.experiment import Results
 from experiments.fig6 import EXPERIMENT, draw, fitting, judge, tell
-from experiments.largest_draws import GIB
+from experiments.training_step import GIB
 from mcrepar.models import MODELS
 from tests.experiments.tiny import tiny
 

@@ -3,13 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import convergence, fig8_left, replicated
-from experiments.compared import parts, runs, training_of
+from experiments import convergence, fig8_left
 from experiments.experiment import Bench, Finding, Part, Results, part_seed
-from experiments.fig7 import EXPERIMENT, draw, tell
-from experiments.fig7_claims import LABELS, OF_WHOM, SENTENCES, judge
+from experiments.fig7 import EXPERIMENT, LABELS, OF_WHOM, SENTENCES, draw, judge, runs, tell
 from experiments.store import fingerprint
-from experiments.trained import TAUS
+from experiments.studies import parts, training_of
+from experiments.training_runs import TAUS
 from mcrepar.models import MODELS, model
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
@@ -24,7 +23,7 @@ RISES, SURE, SHARE, ALMOST, DROP = (sentence.text for sentence in SENTENCES)
 def run(part: Part, accuracy=0.0, sure=0.95, share=0.95, wide=0.001, failed=(), empty=(), information=None) -> dict:
     """A run whose sets from 0.75 on hold a share of the data and are right in `sure` of them."""
     name, k = part.given["variant"], part.given["replication"]
-    row = made_up("run", 100, k, (accuracy or RIGHT[name]) + wide * (k - 1))
+    row = made_up("resnet8", 100, k, (accuracy or RIGHT[name]) + wide * (k - 1))
     for found in row["sets"]:
         if found["tau"] >= 0.75:
             found |= {"share": share + wide * (k - 1), "accuracy": sure + wide * (k - 1)}
@@ -37,9 +36,10 @@ def run(part: Part, accuracy=0.0, sure=0.95, share=0.95, wide=0.001, failed=(), 
 def results(changed: dict | None = None, network: str = "resnet8", scale: str = "cpu") -> Results:
     """All parts as the paper would have them, three of every variant, but for some of a network, by variant."""
     settings = EXPERIMENT.settings[scale]
-    settings = replace(settings, variants=tuple(replace(variant, most=None) for variant in settings.variants))
+    studies = [replace(s, variants=tuple(replace(v, most=None) for v in s.variants)) for s in settings.studies]
+    settings = replace(settings, studies=tuple(studies))
     return Results(settings, [
-        run(part, **((changed or {}).get(part.given["variant"], {}) if part.given["network"] == network else {}))
+        run(part, **((changed or {}).get(part.given["variant"], {}) if part.given["study"] == network else {}))
         for part in parts(settings)
     ])  # fmt: skip
 
@@ -96,12 +96,12 @@ def test_tempered_sentences_are_ours():
         (DROP, {"accuracy": 0.855, "wide": 0.02}, None),
     ],
 )
-def test_each_sentence_holds_fails_and_is_untold(variant, sentence, changed, told):
+def test_each_sentence_holds_fails_and_is_inconclusive(variant, sentence, changed, told):
     assert of(judge(results({variant: changed})), sentence, f"({LABELS[variant]})").held is told
 
 
 @pytest.mark.parametrize("sentence", [RISES, SURE, SHARE, ALMOST, DROP])
-def test_no_run_that_ended_tells_nothing(sentence):
+def test_no_run_that_ended_is_inconclusive(sentence):
     finding = of(judge(results({"published": {"failed": (0, 1, 2)}})), sentence, NOISE)
     assert finding.held is None
     assert finding.measured == "resnet8 no run ended"
@@ -126,15 +126,15 @@ def test_an_empty_set_is_no_accuracy_of_0():
         ("densenet_bc16_12", ALMOST, {"share": 0.5}, True),
     ],
 )
-def test_a_single_run_tells_only_beyond_its_noise(network, sentence, changed, told):
+def test_a_single_run_is_judged_only_beyond_its_noise(network, sentence, changed, told):
     finding = of(judge(results({"radial": changed}, network)), sentence, OURS)
     assert finding.held is told
     assert ("(fewer than 3 runs, and less than 3 points from the limit)" in finding.measured) is (told is None)
 
 
-def test_a_failure_outweighs_what_is_untold():
+def test_a_failure_outweighs_what_is_inconclusive():
     found = results({"radial": {"accuracy": 0.7, "sure": 0.75}}, "resnet20")
-    found.rows[:] = [{**row, "failed": "nan"} if row["network"] == "densenet_bc16_12" else row for row in found.rows]
+    found.rows[:] = [{**row, "failed": "nan"} if row["study"] == "densenet_bc16_12" else row for row in found.rows]
     assert of(judge(found), DROP, OURS).held is False
 
 
@@ -176,7 +176,7 @@ def test_digits_are_not_judged():
     assert {f.held for f in judge(results(scale="tiny"))} == {None}
 
 
-def test_a_run_that_diverged_is_told():
+def test_a_run_that_diverged_is_counted():
     found = results({"radial-whole": {"failed": (1,)}, "normal-whole": {"failed": (0, 1, 2)}})
     assert "86.50 ± 0.14 % (1 diverged)" in of(judge(found), "Without fixes").measured
     assert "| resnet8 | Radial, whole KL | 2 (1 diverged) | 86.50 ± 0.14 |" in tell(found)
@@ -195,25 +195,23 @@ def test_a_run_that_diverged_is_told():
     ],
 )
 def test_runs_of_other_experiments_are_found(other, name, variant):
-    def folder(key: str, name: str, settings, training, options) -> str:
-        bench = Bench(settings, part_seed(0, key), Path("data"), Path("results") / "runs")
-        return training.config(bench, **options).out
+    def folder(part: Part, settings) -> str:
+        training, options = training_of(part, settings)
+        return training.config(Bench(settings, part_seed(0, part.key), Path("data"), Path("runs")), **options).out
 
     theirs = other.EXPERIMENT.settings["cpu"]
-    (study,) = (s for s in theirs.studies if s.name == name)
     for k in range(3):
-        (part,) = (p for p in parts(CPU) if p.given == {**p.given, "network": "resnet8", "variant": variant,
-                                                         "replication": k})  # fmt: skip
-        wanted = {"kind": name, "draws": 100, "replication": k}
-        (their,) = (p for p in replicated.parts(theirs) if p.given == wanted)
-        there = folder(their.key, "theirs", theirs, study.training, {"kl_method": "stats", "n_mc_iter": 100})
-        assert folder(part.key, "fig7", CPU, *training_of(part, CPU)) == there
+        wanted = {"study": "resnet8", "variant": variant, "replication": k}
+        (part,) = (p for p in parts(CPU) if p.given == wanted)
+        (their,) = (p for p in parts(theirs) if p.given == {"study": name, "variant": "M = 100", "replication": k})
+        assert folder(part, CPU) == folder(their, theirs)
 
 
 def test_no_part_of_other_options_is_used():
-    first, *others = CPU.variants
+    net, *rest = CPU.studies
+    first, *others = net.variants
     for changed in ({"options": {**first.options, "start_std": 1e-5}}, {"random": True}):
-        settings = replace(CPU, variants=(replace(first, **changed), *others))
+        settings = replace(CPU, studies=(replace(net, variants=(replace(first, **changed), *others)), *rest))
         other = replace(EXPERIMENT, settings={"cpu": settings})
         assert fingerprint(other, "cpu", 0) != fingerprint(EXPERIMENT, "cpu", 0)
 
@@ -225,7 +223,7 @@ def test_the_networks_exist(scale, asked):
         assert training.asked == (1 if part.given["variant"] == "deterministic" else asked)
         assert training.model in MODELS
         assert ("beta" in options) == (part.given["variant"] in ("deterministic", "radial", "normal"))
-    for net in EXPERIMENT.settings[scale].networks:
-        assert set(net.variants) <= set(LABELS)
+    for net in EXPERIMENT.settings[scale].studies:
+        assert {variant.name for variant in net.variants} <= set(LABELS)
         if net.training.options.get("model_options"):
             model(net.training.model, size=(32, 32), **net.training.options["model_options"])

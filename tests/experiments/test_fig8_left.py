@@ -36,7 +36,7 @@ def test_a_spread_that_falls_with_m():
 
 def only(found: Results, changed) -> Results:
     """The runs of M = 17, changed."""
-    return Results(found.settings, [changed(row) if row["draws"] == 17 else row for row in found.rows])
+    return Results(found.settings, [changed(row) if row["variant"] == "M = 17" else row for row in found.rows])
 
 
 def until(tau: float, turn: float = 1.0):
@@ -69,9 +69,12 @@ def test_a_rise_for_every_m(changed, told):
 
 def test_runs_that_ended_are_counted():
     found = results({1: 0.8, 17: 0.8, 100: 0.8, None: 0.8}, {1: 0.1, 100: 0.02})
-    lost = [{**row, "failed": "nan" if row["replication"] == 0 and row["draws"] == 1 else None} for row in found.rows]
+    lost = [
+        {**row, "failed": "nan" if row["replication"] == 0 and row["variant"] == "M = 1" else None}
+        for row in found.rows
+    ]
     lost = Results(found.settings, lost)
-    assert "(2 replications tell nothing)" in judge(lost)[2].measured
+    assert "(inconclusive with 2 replications)" in judge(lost)[2].measured
     assert "2 of 3 with M = 1" in tell(lost)
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from experiments.experiment import Results
-from experiments.likelihood import EXPERIMENT, deviations, judge, split
+from experiments.likelihood import EXPERIMENT, judge, split, z_scores
 from tests.experiments.tiny import held, tiny
 
 
@@ -13,7 +13,7 @@ def result(tmp_path_factory):
 
 
 def test_the_verdict(result):
-    """The laws hold; the two printed formulas do not. 40 draws tell no power of the batch."""
+    """The formulas for the variances hold, the two printed ones do not. 40 draws determine no power of the batch."""
     assert held(result) == [None, None, True, True, False, False, True]
     assert [finding["ours"] for finding in result["findings"]] == [False, True, False, False, False, False, True]
     assert result["verdict"].startswith("held in part")
@@ -65,6 +65,6 @@ def test_the_printed_formulas(result):
 def test_the_split_of_a_variance():
     row = {"variance": [1.0, 0.55, 0.9], "error": [0.01, 0.01, 0.01], "limit": 0.1, "limit_error": 0.01}
     assert split(row, [1, 2, 10]) == pytest.approx([1.0, 0.55, 0.19])
-    fine, off = deviations(row, [1, 2, 10])
+    fine, off = z_scores(row, [1, 2, 10])
     assert abs(fine) < 1
     assert off > 5

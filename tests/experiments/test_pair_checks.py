@@ -20,8 +20,8 @@ from tests.conftest import integral as scipy_integral
 
 def test_the_quadrature_is_that_of_scipy():
     q = example("gamma", 1, concentration=2.5)
-    law, prior = stats.gamma(2.5, scale=q.scale.item()), stats.rayleigh(scale=1.3)
-    expected = scipy_integral(lambda w: law.pdf(w) * (law.logpdf(w) - prior.logpdf(w)), [1e-12, 1.0, 60.0])
+    gamma, prior = stats.gamma(2.5, scale=q.scale.item()), stats.rayleigh(scale=1.3)
+    expected = scipy_integral(lambda w: gamma.pdf(w) * (gamma.logpdf(w) - prior.logpdf(w)), [1e-12, 1.0, 60.0])
     assert integral(q, mcrepar.prior("rayleigh", scale=1.3), 40.0) == pytest.approx(expected, rel=1e-8)
 
 

@@ -16,7 +16,7 @@ def network(bias: bool = False) -> mcrepar.BayesianModule:
 
 
 def noise(bnn: mcrepar.BayesianModule, batch: int, draws: int) -> torch.Tensor:
-    """Output minus mean, in deviations, (draws, batch, 5)."""
+    """Output minus mean, in standard deviations, (draws, batch, 5)."""
     x = torch.ones(batch, 8, dtype=torch.float64)
     net = PublishedNetwork(bnn)
     latent = bnn.latents["weight"]

@@ -3,83 +3,14 @@
 import io
 import json
 import os
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
-from experiments import catalogue, reproduce, store
-from experiments.experiment import Bench, Experiment, Finding, Part, Request
+from experiments import reproduce, store
+from experiments.experiment import Finding, Request
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.cli import main
-
-
-@dataclass(frozen=True)
-class Settings:
-    numbers: tuple[int, ...] = (1, 2, 3)
-
-
-class Squares:
-    """Counts what it measures, and can be told to stop in the middle."""
-
-    def __init__(self):
-        self.measured, self.stop_at, self.needs = [], None, None
-        self.findings = [Finding("Squares grow.", "they | do", True)]
-
-    def measure(self, part: Part, bench: Bench) -> dict:
-        if part.key == self.stop_at:
-            raise KeyboardInterrupt
-        self.measured.append(part.key)
-        return {"square": part.given["number"] ** 2, "seed": bench.seed}
-
-    def check(self, settings, root: Path | None) -> None:
-        if self.needs and (root is None or not (root / self.needs).exists()):
-            raise ParameterError("squares", f"there is no {self.needs}", f"--root with {self.needs}, from its makers")
-
-    def experiment(self, version: int = 1, numbers: tuple[int, ...] = (1, 2, 3), measure=None) -> Experiment:
-        settings = Settings(numbers)
-        return Experiment(
-            title="Squares",
-            where="Figure 99",
-            claim="Squares grow.",
-            method="By multiplication.",
-            version=version,
-            settings=dict.fromkeys(("tiny", "cpu", "paper"), settings),
-            parts=lambda settings: [Part(f"n{n}", {"number": n}) for n in settings.numbers],
-            measure=measure or self.measure,
-            judge=lambda results: self.findings if results.rows[0]["square"] < 9 else [],
-            draw=lambda results: Figure(),
-            tell=lambda results: "",
-            check=self.check,
-        )
-
-
-class Row:
-    summary = "squares of numbers"
-
-    def __init__(self, experiment):
-        self.experiment = experiment
-
-
-@pytest.fixture
-def squares(monkeypatch):
-    made = Squares()
-
-    def use(**options):
-        rows = {"squares": Row(made.experiment(**options))}
-        for module in (catalogue, reproduce):
-            monkeypatch.setattr(module, "EXPERIMENTS", rows)
-
-    made.use = use
-    use()
-    return made
-
-
-def run(folder, **options) -> list[str]:
-    said: list[str] = []
-    reproduce.reproduce(Request("squares", **{"scale": "tiny", "out": folder, **options}), said.append)
-    return said
+from tests.experiments.squares import run
 
 
 def test_the_three_files(squares, tmp_path):
@@ -145,7 +76,7 @@ def test_an_interrupted_run_goes_on(squares, tmp_path):
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         reproduce.reproduce(Request("squares", "tiny", tmp_path), said.append)
-    assert said[-1] == "squares was interrupted; what was measured is kept, and the same command goes on from there"
+    assert said[-1] == "squares was interrupted; what was measured is stored, and the same command goes on from there"
     assert squares.measured == ["n1", "n2"]
     assert not (tmp_path / "squares" / "result.json").exists()
     squares.stop_at = None
@@ -211,6 +142,22 @@ def test_parts_have_noise_of_their_own_that_does_not_depend_on_the_order(squares
     ]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3
+
+
+def test_a_result_is_written_anew_without_measuring(squares, tmp_path):
+    run(tmp_path, scale="cpu")
+    folder = tmp_path / "squares"
+    before = {file: (folder / file).read_bytes() for file in ("README.md", "result.json", "figure.png")}
+    (folder / "README.md").unlink()
+    reproduce.rewrite(folder)
+    assert {file: (folder / file).read_bytes() for file in before} == before
+    squares.findings = [Finding("Squares grow.", "they do not", False)]
+    reproduce.rewrite(folder)
+    assert json.loads((folder / "result.json").read_text())["verdict"] == "not held"
+    assert squares.measured == ["n1", "n2", "n3"]
+    squares.use(numbers=(1, 2))
+    with pytest.raises(ParameterError, match="settings are not those of the code"):
+        reproduce.rewrite(folder)
 
 
 def test_a_smaller_scale_does_not_replace_a_larger_one(squares, tmp_path):
@@ -297,50 +244,3 @@ def test_bad_requests(squares, tmp_path, options, why):
     with pytest.raises(ParameterError, match=why):
         run(tmp_path, **options)
     assert squares.measured == []
-
-
-def test_an_out_that_is_a_file(squares, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ParameterError, match=r"is a file\. Use a folder"):
-        run(tmp_path / "file")
-    assert squares.measured == []
-
-
-def test_an_out_that_cannot_be_written(squares, tmp_path, monkeypatch):
-    monkeypatch.setattr(store.os, "access", lambda path, mode: False)  # the superuser may write anywhere
-    with pytest.raises(ParameterError, match=r"cannot be written\. Use a place where you may write"):
-        run(tmp_path / "locked")
-    assert squares.measured == []
-
-
-def test_an_out_with_too_long_a_name(squares, tmp_path):
-    with pytest.raises(ParameterError, match=r"--out .*File name too long.*Use a place where you may write"):
-        run(tmp_path / ("x" * 300))
-    assert squares.measured == []
-
-
-def test_an_out_that_may_not_be_looked_into(squares, tmp_path, monkeypatch):
-    def refuse(path, **options):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", refuse)  # the superuser may look anywhere
-    with pytest.raises(ParameterError, match=r"secret/squares cannot be written .Permission denied."):
-        run(tmp_path / "secret")
-    assert squares.measured == []
-
-
-def test_a_disk_that_fails_is_an_error_in_words(squares, tmp_path, monkeypatch):
-    def full(path, text):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store, "write_bytes", full)
-    with pytest.raises(ParameterError, match=r"n1.json cannot be written .No space left on device."):
-        run(tmp_path)
-
-
-def test_numbers_that_are_no_numbers_are_not_stored(squares, tmp_path):
-    broken = replace(squares.experiment(), measure=lambda part, bench: {"square": float("nan")})
-    made = store.Store(tmp_path, "tiny", 0, "x")
-    with pytest.raises(ValueError, match="Out of range float"):
-        made.save(Part("n1", {}), broken.measure(Part("n1", {}), None), 0.0)
-    assert not list(tmp_path.rglob("*.json"))

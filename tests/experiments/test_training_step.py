@@ -66,3 +66,14 @@ def test_the_peak_of_a_gpu_is_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 123)
     assert step.peak(4, lambda: step.kl("exact")) == 123
     assert order == ["reset", "run"]
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_accumulation_averages_over_fresh_draws(draws, monkeypatch):
+    step = TrainingStep("small_conv", (8, 8))
+    forwards, before = [], [p.detach().clone() for p in step.bnn.parameters()]
+    monkeypatch.setattr(step, "looped", lambda m: forwards.append(m) or torch.zeros(()))
+    step.accumulate(4, draws)
+    assert forwards == [1] * draws
+    assert all(not torch.equal(a, b) for a, b in zip(before, step.bnn.parameters(), strict=True))
+    assert all(p.grad is None for p in step.bnn.parameters())

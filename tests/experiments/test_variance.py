@@ -3,10 +3,9 @@ import pytest
 import torch
 
 import mcrepar
-from experiments.estimate_noise import DISTANCE
 from experiments.experiment import Results
-from experiments.variance import EXPERIMENT, judge
-from mcrepar.workbench.app.estimate_law import variances
+from experiments.variance import DISTANCE, EXPERIMENT, judge
+from mcrepar.workbench.app.estimate_distribution import variances
 from tests.experiments.tiny import tiny
 
 
@@ -15,7 +14,7 @@ def result(tmp_path_factory):
     return tiny("variance", tmp_path_factory.mktemp("results"))
 
 
-def test_the_laws_hold_for_all_methods(result):
+def test_the_formulas_hold_for_all_methods(result):
     assert result["findings"][-1]["held"]
     assert result["findings"][-1]["ours"]
     found = {(row["posterior"], row["method"], row["entropy"]) for row in result["measured"] if row["kind"] == "method"}
@@ -26,10 +25,10 @@ def test_the_laws_hold_for_all_methods(result):
 
 
 def test_the_paper_on_size_and_variance(result):
-    """More weights need more draws for one deviation in nats, as the paper says; by our criteria they do not."""
-    told = [(finding["held"], finding["ours"]) for finding in result["findings"]]
-    assert told[1:5] == [(False, False), (True, False), (True, False), (True, False)]
-    assert told[5:] == [(True, True)] * 3
+    """More weights need more draws for one std in nats, as the paper says; by our criteria they do not."""
+    judged = [(finding["held"], finding["ours"]) for finding in result["findings"]]
+    assert judged[1:5] == [(False, False), (True, False), (True, False), (True, False)]
+    assert judged[5:] == [(True, True)] * 3
 
 
 def test_the_draws_of_one_nat(result):
@@ -59,13 +58,13 @@ def test_formulas_against_brute_force(name):
     w = DISTANCE + sigma * xi
     value, loc, scale = (w**2 / 2).sum(2).mean(1), w.mean(1), (w * xi).mean(1)
     q = mcrepar.posterior(name, loc=torch.zeros(size), scale=torch.ones(size))
-    law = variances(q, DISTANCE, s, draws, "exact")
+    expected = variances(q, DISTANCE, s, draws, "exact")
     for level, sample in (("value", value), ("loc", loc[:, 0]), ("scale", scale[:, 0])):
-        assert law[level] == pytest.approx(sample.var(), rel=0.1)
+        assert expected[level] == pytest.approx(sample.var(), rel=0.1)
 
 
 def test_every_case_changes_one_thing():
     for settings in EXPERIMENT.settings.values():
         assert settings.base[0] in settings.draws
-        assert settings.base[1] in settings.deviations
+        assert settings.base[1] in settings.stds
         assert settings.base[2] in settings.sizes

@@ -136,9 +136,9 @@ def test_bad_input_is_refused(name, metric):
 def test_other_refusals():
     with pytest.raises(ParameterError, match="there is no bin"):
         ece([[0.5, 0.5]], [0], bins=0)
-    with pytest.raises(ParameterError, match="no datum is of class 2"):
+    with pytest.raises(ParameterError, match="no example is of class 2"):
         auc([[0.2, 0.3, 0.5]] * 2, [0, 1])
-    with pytest.raises(ParameterError, match="no datum is of class 0"):
+    with pytest.raises(ParameterError, match="no example is of class 0"):
         auc([[0.2, 0.8]], [1])
     with pytest.raises(ParameterError, match="lengths differ: label 2, y 1"):
         accuracy([0, 1], [0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mcrepar import ParameterError, metrics
-from mcrepar.metrics import METRICS, classification, detection, regression
+from mcrepar.metrics import METRICS, classification, detection, regression, summary
 
 
 def example(classes, n=200):
@@ -57,3 +57,9 @@ def test_every_row_can_be_read():
 def test_bad_labels_are_refused():
     with pytest.raises(ParameterError, match=r"label\[0\] is 3"):
         classification([[0.2, 0.8]], [1], label=[3])
+
+
+def test_a_metric_is_one_row(monkeypatch):
+    row = summary.MetricRow("Errors", "how many answers are wrong", "lower", lambda c: float((c.label != c.y).sum()))
+    monkeypatch.setattr(summary, "CLASSIFICATION", {**summary.CLASSIFICATION, "errors": row})
+    assert summary.classification([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])["errors"] == 1.0

@@ -28,10 +28,10 @@ def numbers(asked: str, *dims: int, **named: ArrayLike) -> list[Floats]:
     arrays = [_array(asked, name, value) for name, value in named.items()]
     for name, array in zip(named, arrays, strict=True):
         if array.ndim not in (dims or (1,)):
-            shape = " or ".join("(data,)" if n == 1 else "(data, ...)" for n in dims or (1,))
+            shape = " or ".join("(examples,)" if n == 1 else "(examples, ...)" for n in dims or (1,))
             _refuse(asked, f"{name} has the shape {array.shape}", f"an array of shape {shape}")
         if not len(array):
-            _refuse(asked, f"{name} is empty", "at least one datum")
+            _refuse(asked, f"{name} is empty", "at least one example")
         wrong = ~np.isfinite(array)
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -48,7 +48,7 @@ def classes(asked: str, y: ArrayLike, count: int, name: str = "y") -> Ints:
 
     Args:
         asked: the call, for the error.
-        y: whole numbers, (data,).
+        y: whole numbers, (examples,).
         count: how many classes there are.
         name: of the argument.
     """
@@ -63,7 +63,7 @@ def classes(asked: str, y: ArrayLike, count: int, name: str = "y") -> Ints:
 
 
 def probabilities(asked: str, probs: ArrayLike, y: ArrayLike) -> tuple[Floats, Ints]:
-    """Rows of probabilities, (data, classes), and a label for each.
+    """Rows of probabilities, (examples, classes), and a label for each.
 
     Args:
         asked: the call, for the error.
@@ -72,7 +72,7 @@ def probabilities(asked: str, probs: ArrayLike, y: ArrayLike) -> tuple[Floats, I
     """
     p = _array(asked, "probs", probs)
     if p.ndim != 2 or p.shape[1] < 2:
-        _refuse(asked, f"probs has the shape {p.shape}", "an array of shape (data, classes)")
+        _refuse(asked, f"probs has the shape {p.shape}", "an array of shape (examples, classes)")
     (p,) = numbers(asked, 2, probs=p)
     sums = p.sum(1)
     bad = np.flatnonzero((p < 0).any(1) | (np.abs(sums - 1) > SUM_TOLERANCE))
@@ -100,14 +100,14 @@ def share(asked: str, name: str, value: object) -> float:
 
 
 def ranked(score: Floats, value: Floats) -> tuple[Floats, Ints]:
-    """The values in the order of falling score, and the number of data up to the end of each group of equal scores.
+    """The values in the order of falling score, and the number of examples up to the end of each group of equal scores.
 
     Values of equal scores are replaced by their mean, the expectation over all orders of them; so no result depends on
-    the order of the data.
+    the order of the examples.
 
     Args:
-        score: (data,).
-        value: (data,).
+        score: (examples,).
+        value: (examples,).
 
     >>> ranked(np.array([0.5, 0.9, 0.5]), np.array([1.0, 3.0, 2.0]))
     (array([3. , 1.5, 1.5]), array([1, 3]))

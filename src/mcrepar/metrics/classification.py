@@ -1,4 +1,4 @@
-"""How right and how honest the probabilities of classes are."""
+"""How accurate and how calibrated the probabilities of classes are."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LEAST = float(np.finfo(np.float32).tiny)  # what a probability of 0 counts as, 8
 
 
 def accuracy(label: ArrayLike, y: ArrayLike) -> float:
-    """The share of data whose predicted class is the right one.
+    """The share of examples whose predicted class is the right one.
 
     mean_i [label_i = y_i]
 
     Args:
-        label: the predicted classes, (data,).
+        label: the predicted classes, (examples,).
         y: the right ones.
 
     >>> accuracy([0, 1, 1, 2], [0, 1, 2, 2])
@@ -36,8 +36,8 @@ def nll(probs: ArrayLike, y: ArrayLike) -> float:
     -mean_i log p_i[y_i]
 
     Args:
-        probs: (data, classes).
-        y: (data,).
+        probs: (examples, classes).
+        y: (examples,).
 
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
@@ -52,8 +52,8 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
     mean_i sum_c (p_i[c] - [y_i = c])^2
 
     Args:
-        probs: (data, classes).
-        y: (data,).
+        probs: (examples, classes).
+        y: (examples,).
 
     >>> brier([[0.5, 0.5], [0.0, 1.0]], [0, 1])
     0.25
@@ -64,14 +64,14 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """What was promised and what was kept, bin by bin; empty bins are left out.
+    """Confidence and accuracy, bin by bin; empty bins are left out.
 
     Args:
         lower: where each bin begins.
         upper: where it ends.
         confidence: the mean of the largest probability in the bin.
         accuracy: the share of right predictions in the bin.
-        count: how many data are in it.
+        count: how many examples are in it.
     """
 
     lower: Floats
@@ -87,13 +87,13 @@ class Reliability:
 
 
 def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15, adaptive: bool = False) -> Reliability:
-    """Confidence (the largest probability) against accuracy, in bins of equal width or of equally many data.
+    """Confidence (the largest probability) against accuracy, in bins of equal width or of equally many examples.
 
     Args:
-        probs: (data, classes).
-        y: (data,).
+        probs: (examples, classes).
+        y: (examples,).
         bins: how many; bins of equal width are (k / bins, (k + 1) / bins].
-        adaptive: bins of equally many data instead; equal confidences share their accuracy, so order does not matter.
+        adaptive: bins of equally many examples instead; equal confidences share their accuracy.
 
     >>> r = reliability([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0], bins=2)
     >>> r.count, r.accuracy.round(3), r.confidence.round(3)
@@ -124,8 +124,8 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
     sum_b n_b / n |accuracy_b - confidence_b|
 
     Args:
-        probs: (data, classes).
-        y: (data,).
+        probs: (examples, classes).
+        y: (examples,).
         bins: how many.
 
     >>> round(ece([[0.9, 0.1], [0.2, 0.8]], [0, 1]), 3)
@@ -135,11 +135,11 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
 
 
 def adaptive_ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
-    """The same in bins of equally many data, which no bin of few data can spoil.
+    """The same in bins of equally many examples, which no bin of few examples can spoil.
 
     Args:
-        probs: (data, classes).
-        y: (data,).
+        probs: (examples, classes).
+        y: (examples,).
         bins: how many.
 
     >>> round(adaptive_ece([[0.9, 0.1], [0.2, 0.8]], [0, 1], bins=1), 3)
@@ -149,13 +149,13 @@ def adaptive_ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
 
 
 def auc(probs: ArrayLike, y: ArrayLike) -> float:
-    """The probability that a datum of a class gets more of it than a datum of another, the mean over the classes.
+    """The probability that an example of a class gets more of it than one of another, the mean over the classes.
 
     mean_c P(p_i[c] > p_j[c]) + P(p_i[c] = p_j[c]) / 2 for y_i = c, y_j != c; of two classes, c = 1 alone
 
     Args:
-        probs: (data, classes).
-        y: (data,), with data of every class.
+        probs: (examples, classes).
+        y: (examples,), with examples of every class.
 
     >>> auc([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]], [0, 1, 0])
     0.5
@@ -163,8 +163,8 @@ def auc(probs: ArrayLike, y: ArrayLike) -> float:
     p, y = probabilities("auc(probs, y)", probs, y)
     absent = np.setdiff1d(np.arange(p.shape[1]), y)
     if len(absent):
-        why = f"no datum is of class {absent[0]}"
-        raise ParameterError("auc(probs, y)", why, "data of every class, or accuracy")
+        why = f"no example is of class {absent[0]}"
+        raise ParameterError("auc(probs, y)", why, "examples of every class, or accuracy")
     first = 1 if p.shape[1] == 2 else 0  # class 0 of two says the same again
     return float(np.mean([auroc(p[y != c, c], p[y == c, c]) for c in range(first, p.shape[1])]))
 

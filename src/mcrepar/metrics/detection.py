@@ -1,6 +1,6 @@
-"""How well a score tells data of one kind from data of another; here: from inside the training data's law from outside.
+"""Out-of-distribution detection: how well a score separates in-distribution from out-of-distribution examples.
 
-The data outside are the positives, and a larger score means outside, as an entropy does.
+Those out of distribution are the positives, and a larger score means out of distribution, as an entropy does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from mcrepar.metrics.arrays import Floats, numbers, ranked, share
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """The probability that a datum outside has the larger score, ties counting half.
+    """The probability that an out-of-distribution example has the larger score, ties counting half.
 
     P(s_out > s_in) + P(s_out = s_in) / 2
 
     Args:
-        inside: scores of the data like the training data.
-        outside: scores of the others.
+        inside: scores of in-distribution examples.
+        outside: scores of out-of-distribution examples.
 
     >>> auroc([0.1, 0.2, 0.3], [0.3, 0.9])
     0.9166666666666666
@@ -30,13 +30,13 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def aupr(inside: ArrayLike, outside: ArrayLike) -> float:
-    """The average precision with which data outside are found: the area under precision against recall, in steps.
+    """The average precision with which out-of-distribution examples are found: the area under precision-recall steps.
 
     sum_t (recall_t - recall_(t-1)) precision_t over the thresholds t, from the largest score down
 
     Args:
-        inside: scores of the data like the training data.
-        outside: scores of the others.
+        inside: scores of in-distribution examples.
+        outside: scores of out-of-distribution examples.
 
     >>> aupr([0.1, 0.2], [0.3, 0.15])
     0.8333333333333333
@@ -47,14 +47,14 @@ def aupr(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def fpr_at_recall(inside: ArrayLike, outside: ArrayLike, recall: float = 0.95) -> float:
-    """The share of data inside that raise an alarm when at least this share of the data outside does; FPR95 at 0.95.
+    """The share of false alarms when this share of the out-of-distribution examples is found; FPR95 at 0.95.
 
     min_t P(s_in >= t) such that P(s_out >= t) >= recall
 
     Args:
-        inside: scores of the data like the training data.
-        outside: scores of the others.
-        recall: the share of the data outside that must be found.
+        inside: scores of in-distribution examples.
+        outside: scores of out-of-distribution examples.
+        recall: the share of out-of-distribution examples that must be found.
 
     >>> fpr_at_recall([0.1, 0.2, 0.3, 0.4], [0.25, 0.5])
     0.5
@@ -67,7 +67,7 @@ def fpr_at_recall(inside: ArrayLike, outside: ArrayLike, recall: float = 0.95) -
 
 
 def _found(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
-    """At every threshold from the largest score down: how many data outside pass it, and how many data at all."""
+    """At every threshold from the largest score down: how many of those outside pass it, and how many of all."""
     is_outside = np.repeat([0.0, 1.0], [len(inside), len(outside)])
     value, ends = ranked(np.concatenate([inside, outside]), is_outside)
     return np.round(np.cumsum(value)[ends - 1]), ends.astype(np.float64)

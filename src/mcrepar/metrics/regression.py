@@ -1,4 +1,4 @@
-"""How near predicted numbers are to the true ones, and whether their spread is honest."""
+"""How near predicted numbers are to the true ones, and whether their spread is calibrated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rmse(mean: ArrayLike, y: ArrayLike) -> float:
     sqrt(mean_i (mean_i - y_i)^2)
 
     Args:
-        mean: predicted, (data,).
+        mean: predicted, (examples,).
         y: true.
 
     >>> rmse([1.0, 2.0], [4.0, 6.0])
@@ -33,9 +33,9 @@ def log_likelihood(means: ArrayLike, variances: ArrayLike, y: ArrayLike) -> floa
     mean_i log mean_k N(y_i; means_ki, variances_ki)
 
     Args:
-        means: of y for every draw of the weights, (draws, data).
+        means: of y for every draw of the weights, (draws, examples).
         variances: likewise, positive.
-        y: (data,).
+        y: (examples,).
 
     >>> round(log_likelihood([[0.0], [2.0]], [[1.0], [1.0]], [1.0]), 4)
     -1.4189
@@ -44,7 +44,7 @@ def log_likelihood(means: ArrayLike, variances: ArrayLike, y: ArrayLike) -> floa
     (true,) = numbers("log_likelihood", y=y)
     if m.shape != v.shape or m.shape[1] != len(true):
         shapes = f"means has the shape {m.shape}, variances {v.shape}, y {true.shape}"
-        raise ParameterError("log_likelihood", shapes, "(draws, data) twice, and (data,)")
+        raise ParameterError("log_likelihood", shapes, "(draws, examples) twice, and (examples,)")
     if (v <= 0).any():
         why = f"the least variance is {v.min():g}"
         raise ParameterError("log_likelihood", why, "a likelihood with noise, such as likelihoods.Normal('learned')")
@@ -54,12 +54,12 @@ def log_likelihood(means: ArrayLike, variances: ArrayLike, y: ArrayLike) -> floa
 
 
 def interval_coverage(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> float:
-    """The share of y inside the intervals; an honest 90 % interval holds 90 % of them.
+    """The share of y inside the intervals; a calibrated 90 % interval holds 90 % of them.
 
     mean_i [lower_i <= y_i <= upper_i]
 
     Args:
-        lower: where each interval begins, (data,).
+        lower: where each interval begins, (examples,).
         upper: where it ends.
         y: true.
 

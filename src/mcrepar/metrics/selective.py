@@ -18,12 +18,12 @@ Z95 = 1.959963984540054  # the Normal quantile of a 95 % interval
 
 
 def risk_coverage(score: ArrayLike, wrong: ArrayLike) -> tuple[Floats, Floats]:
-    """The error rate among the k data of largest score, for k = 1 .. n; ties are averaged over their orders.
+    """The error rate among the k examples of largest score, for k = 1 .. n; ties are averaged over their orders.
 
-    risk(k / n) = mean of wrong over the k surest data
+    risk(k / n) = mean of wrong over the k most confident examples
 
     Args:
-        score: how sure the prediction is, (data,); larger is surer.
+        score: how confident the prediction is, (examples,); larger is more confident.
         wrong: 1 (or True) for a wrong prediction, else 0.
 
     >>> risk_coverage([0.9, 0.8, 0.7, 0.6], [0, 1, 0, 1])
@@ -40,7 +40,7 @@ def aurc(score: ArrayLike, wrong: ArrayLike) -> float:
     mean_k risk(k / n)
 
     Args:
-        score: larger is surer.
+        score: larger is more confident.
         wrong: 1 for a wrong prediction.
 
     >>> aurc([0.9, 0.8], [0, 1])
@@ -50,12 +50,12 @@ def aurc(score: ArrayLike, wrong: ArrayLike) -> float:
 
 
 def augrc(score: ArrayLike, wrong: ArrayLike) -> float:
-    """The area under the generalized curve, the share of all data that is both accepted and wrong, against coverage.
+    """The area under the generalized curve: the share of examples that is accepted and wrong, against coverage.
 
     It is (1 - A) a (1 - a) + (1 - a)^2 / 2, with a the accuracy and A the AUROC of right against wrong predictions.
 
     Args:
-        score: larger is surer.
+        score: larger is more confident.
         wrong: 1 for a wrong prediction.
 
     >>> augrc([0.9, 0.8], [0, 1])
@@ -67,10 +67,10 @@ def augrc(score: ArrayLike, wrong: ArrayLike) -> float:
 
 
 def coverage_at_risk(score: ArrayLike, wrong: ArrayLike, risk: float = 0.05) -> float:
-    """The largest share of data that a threshold on the score accepts with at most this error rate; 0 if none does.
+    """The largest share of examples that a threshold on the score accepts with at most this error rate; 0 if none does.
 
     Args:
-        score: larger is surer.
+        score: larger is more confident.
         wrong: 1 for a wrong prediction.
         risk: the error rate that is allowed.
 
@@ -84,12 +84,12 @@ def coverage_at_risk(score: ArrayLike, wrong: ArrayLike, risk: float = 0.05) -> 
 
 
 def risk_at_coverage(score: ArrayLike, wrong: ArrayLike, coverage: float = 0.8) -> float:
-    """The error rate of the strictest threshold on the score that accepts at least this share of the data.
+    """The error rate of the strictest threshold on the score that accepts at least this share of the examples.
 
     Args:
-        score: larger is surer.
+        score: larger is more confident.
         wrong: 1 for a wrong prediction.
-        coverage: the share of data that must be accepted.
+        coverage: the share of examples that must be accepted.
 
     >>> risk_at_coverage([0.9, 0.8, 0.7, 0.6, 0.5], [0, 0, 0, 1, 1])
     0.25
@@ -102,12 +102,12 @@ def risk_at_coverage(score: ArrayLike, wrong: ArrayLike, coverage: float = 0.8) 
 
 @dataclass(frozen=True)
 class ConfidenceSet:
-    """The data of which at least a share tau of the draws agree.
+    """The examples of which at least a share tau of the draws agree.
 
     Args:
         tau: the threshold.
-        count: how many data are in the set.
-        share: their share of all data.
+        count: how many examples are in the set.
+        share: their share of all examples.
         accuracy: the share of them that is right; None for an empty set.
         low: where the 95 % Wilson interval of the accuracy begins.
         high: where it ends.
@@ -127,7 +127,7 @@ def confidence_sets(
     """The paper's confidence sets {i: confidence_i >= tau}: how large each is, and how often it is right.
 
     Args:
-        confidence: the share of draws that vote for the predicted class, (data,).
+        confidence: the share of draws that vote for the predicted class, (examples,).
         right: 1 (or True) where the predicted class is the right one.
         thresholds: the values of tau; None takes every value that a confidence has.
 
@@ -135,13 +135,13 @@ def confidence_sets(
     >>> [(s.tau, s.share, s.accuracy) for s in sets]
     [(0.5, 1.0, 0.75), (0.9, 0.5, 1.0)]
     """
-    sure, correct = numbers("confidence_sets", confidence=confidence, right=right)
+    votes, correct = numbers("confidence_sets", confidence=confidence, right=right)
     _check_binary("confidence_sets", "right", correct)
-    if sure.min() < 0 or sure.max() > 1 + SLACK:
-        why = f"confidence lies between {sure.min():g} and {sure.max():g}"
+    if votes.min() < 0 or votes.max() > 1 + SLACK:
+        why = f"confidence lies between {votes.min():g} and {votes.max():g}"
         raise ParameterError("confidence_sets", why, "shares of draws, between 0 and 1")
-    taus = np.unique(sure) if thresholds is None else [share("confidence_sets", "tau", t) for t in thresholds]
-    return [_set(float(tau), sure >= tau - SLACK, correct) for tau in taus]
+    taus = np.unique(votes) if thresholds is None else [share("confidence_sets", "tau", t) for t in thresholds]
+    return [_set(float(tau), votes >= tau - SLACK, correct) for tau in taus]
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -171,9 +171,9 @@ def _set(tau: float, inside: np.ndarray[tuple[int], np.dtype[np.bool_]], correct
 
 def _errors(asked: str, score: ArrayLike, wrong: ArrayLike) -> tuple[Floats, Ints]:
     """The errors in the order of falling score, ties averaged, and where groups of equal scores end."""
-    sure, errors = numbers(asked, score=score, wrong=wrong)
+    order, errors = numbers(asked, score=score, wrong=wrong)
     _check_binary(asked, "wrong", errors)
-    return ranked(sure, errors)
+    return ranked(order, errors)
 
 
 def _check_binary(asked: str, name: str, values: Floats) -> None:

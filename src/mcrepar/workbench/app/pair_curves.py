@@ -16,7 +16,7 @@ from mcrepar.divergence.kl import kl_divergence
 from mcrepar.divergence.methods import METHODS, SAMPLED
 from mcrepar.divergence.plan import Plan, explain
 from mcrepar.errors import McreparError
-from mcrepar.workbench.app.estimate_law import draws_grid
+from mcrepar.workbench.app.estimate_distribution import draws_grid
 from mcrepar.workbench.app.taylor_warning import without_taylor_warning
 
 Array = NDArray[np.float64]

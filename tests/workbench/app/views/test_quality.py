@@ -7,7 +7,7 @@ import torch
 
 import mcrepar
 from mcrepar.workbench.app.controls import FieldError
-from mcrepar.workbench.app.estimate_law import NormalPair
+from mcrepar.workbench.app.estimate_distribution import NormalPair
 from mcrepar.workbench.app.views.quality import QUALITY, nats, power_of_ten
 
 

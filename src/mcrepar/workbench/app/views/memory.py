@@ -13,7 +13,7 @@ from mcrepar.divergence.plan import explain
 from mcrepar.models import MODELS
 from mcrepar.workbench.app.answer import Answer, Cell, Figure, Table, line
 from mcrepar.workbench.app.controls import Number
-from mcrepar.workbench.app.estimate_law import draws_grid
+from mcrepar.workbench.app.estimate_distribution import draws_grid
 from mcrepar.workbench.app.memory_budget import Step, example_bytes, random_weights, scaled_seconds
 from mcrepar.workbench.app.view import View
 from mcrepar.workbench.app.views.distributions import METHOD_SYMBOLS, pair_controls

@@ -12,7 +12,7 @@ import numpy as np
 from mcrepar.models import MODELS
 from mcrepar.workbench.app.answer import Answer, Cell, Figure, Table, line
 from mcrepar.workbench.app.controls import Choice, FieldError, Number, Switch
-from mcrepar.workbench.app.estimate_law import MEASURES, NormalPair, draws_grid
+from mcrepar.workbench.app.estimate_distribution import MEASURES, NormalPair, draws_grid
 from mcrepar.workbench.app.view import View
 
 _SIZES = ("size1", "size2", "size3", "size4")
@@ -196,7 +196,7 @@ def _code(values: Mapping[str, Any]) -> str:
     weights = _weights(next(values[name] for name in _SIZES if values[name] is not None))
     return (
         "import numpy as np\n"
-        "from mcrepar.workbench.app.estimate_law import NormalPair\n\n"
+        "from mcrepar.workbench.app.estimate_distribution import NormalPair\n\n"
         f"pair = NormalPair(scale={scale:.6g}, distance={values['distance']:g}, prior_scale={prior_scale:.6g})\n"
         f"errors = pair.errors({weights}, {values['iterations']}, {values['simulations']}, "
         f"np.random.default_rng(), entropy={values['entropy']!r})\n"

@@ -1,4 +1,4 @@
-"""Networks that are trained for an experiment: each a run folder, found again by its options, resumable."""
+"""Networks trained for an experiment: each a run folder, found again by its options, and resumable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from mcrepar.workbench.training.run_folder import FolderTaken
 from mcrepar.workbench.training.setup import Run, open_run
 
 TAUS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)  # the thresholds of confidence
-CURVES = ("epoch", "loss", "nll", "kl", "accuracy")  # columns of log.csv that are kept
+CURVES = ("epoch", "loss", "nll", "kl", "accuracy")  # columns of log.csv that are stored
 WHERE = {
     "cifar10": "cifar-10-binary.tar.gz, unpacked, from https://www.cs.toronto.edu/~kriz/cifar.html",
     "medmnist": "adrenalmnist3d.npz from https://medmnist.com",
@@ -43,7 +43,7 @@ _BATCH = 256
 TEMPERED: Mapping[str, Any] = {
     "prior_options": {"scale": "learned"}, "kl_schedule": "linear", "kl_warmup": 0.3, "beta": 0.01,
 }  # fmt: skip
-# Neither noise nor KL: deviations of a millionth, which do not learn.
+# Neither noise nor KL: standard deviations of a millionth, which do not learn.
 DETERMINISTIC: Mapping[str, Any] = {"kl_schedule": "constant", "beta": 0.0, "start_std": 1e-6, "scale_lr": 1e-9}
 
 
@@ -64,12 +64,7 @@ class Training:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, bench: Bench, **changed: Any) -> TrainConfig:
-        """The options of a run, its folder among them.
-
-        Args:
-            bench: seed, data and where results are.
-            **changed: options that differ.
-        """
+        """The options of a run, its folder among them; `changed` are those that differ."""
         root = str(bench.root) if DATASETS[self.data].files else None
         given = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed, **self.options, **changed}
         config = TrainConfig(**given, resume=True, progress="none")
@@ -78,9 +73,6 @@ class Training:
 
 def untempered(training: Training) -> Training:
     """The same with the paper's objective: the whole KL from the first step, prior N(0, 1).
-
-    Args:
-        training: that may be tempered.
 
     >>> untempered(Training("digits", "fcnet", 5, {**TEMPERED, "epochs": 2})).options
     {'epochs': 2}
@@ -94,14 +86,8 @@ def _digest(config: TrainConfig) -> str:
     return hashlib.sha256(json.dumps([__version__, facts], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def trained(training: Training, bench: Bench, **changed: Any) -> Row:
-    """Train, or go on with, or find a run, and ask it about the test data.
-
-    Args:
-        training: how.
-        bench: of the part.
-        **changed: options that differ from the training's.
-    """
+def training_run(training: Training, bench: Bench, **changed: Any) -> Row:
+    """Train, or go on with, or find a run, and ask it about the test data; `changed` are options that differ."""
     config = training.config(bench, **changed)
     with published_noise() if config.forward == PUBLISHED else nullcontext():
         try:
@@ -116,31 +102,23 @@ def trained(training: Training, bench: Bench, **changed: Any) -> Row:
             if stop.number == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise
-        return {"failed": None, **_answered(run, training.asked, bench.seed), **_curves(run.folder)}
+        return {"failed": None, **_stored_answers(run, training.asked, bench.seed), **_curves(run.folder)}
 
 
-def _answered(run: Run, draws: int, seed: int) -> Row:
-    """`answers`, kept beside the run: experiments share runs, and to ask one takes as long as some of its epochs."""
+def _stored_answers(run: Run, draws: int, seed: int) -> Row:
+    """`answers`, stored beside the run: experiments share runs, and to ask one takes as long as some of its epochs."""
     path = run.folder / f"answers-{draws}-{seed}.json"
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        kept = None
-    if isinstance(kept, dict):
-        return kept
+    with suppress(OSError, ValueError):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(stored, dict):
+            return stored
     found = answers(run, draws, seed)
     write_file(path, json.dumps(found, indent=1, allow_nan=False).encode("utf-8"))
     return found
 
 
 def answers(run: Run, draws: int, seed: int) -> Row:
-    """Scores and confidence sets of the test data.
-
-    Args:
-        run: trained.
-        draws: of the weights, which vote.
-        seed: of the draws.
-    """
+    """Scores and confidence sets of the test data, on which `draws` of the weights vote."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     run.bnn.to(device)
     run.likelihood.to(device)
@@ -181,7 +159,7 @@ def confidence_set(row: Row, tau: float) -> Row:
 
 
 def accuracy(row: Row) -> float:
-    """That on all test data."""
+    """The accuracy on all test data."""
     return float(row["scores"]["accuracy"])
 
 
@@ -199,12 +177,7 @@ def outside(row: Row, tau: float) -> float | None:
 
 
 def need_data(trainings: Iterable[Training], root: Path | None) -> None:
-    """Refuse, before any computing, where the data of a training are missing or damaged.
-
-    Args:
-        trainings: of an experiment.
-        root: where the user's data are.
-    """
+    """Refuse, before any computing, where the data of a training are missing or damaged."""
     for data, options in {
         t.data: t.options.get("data_options", {}) for t in trainings if DATASETS[t.data].files
     }.items():

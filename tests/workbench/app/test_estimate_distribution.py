@@ -9,7 +9,7 @@ from scipy import stats
 
 import mcrepar
 from mcrepar.errors import ParameterError
-from mcrepar.workbench.app.estimate_law import ENTROPIES, MEASURES, NormalPair, draws_grid, variances
+from mcrepar.workbench.app.estimate_distribution import ENTROPIES, MEASURES, NormalPair, draws_grid, variances
 
 PAIRS = [NormalPair(0.3), NormalPair(0.6, 0.4, 0.8), NormalPair(1.5, -0.7, 1.2), NormalPair(0.5, 0.9, 0.5)]
 ALMOST_NEVER = 1e-6  # the p-value under which a law is called wrong; the seeds are fixed

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from experiments import timed_steps, training_step
-from experiments.timed_steps import accumulate, busy_parts, timed, told_busy
-from experiments.training_step import TrainingStep
+from experiments import machine
+from experiments.machine import busy_parts, busy_text, timed
 
 
 def test_cases_take_turns():
@@ -22,10 +21,10 @@ def stat(path, busy: float, idle: float, stolen: float) -> None:
 def test_other_work_is_all_but_our_own(tmp_path, monkeypatch):
     """In 10 seconds of two cores: 12 s busy, of which 9 are ours, and 1 s stolen by other machines."""
     path, clock, own = tmp_path / "stat", [0.0], [3.0]
-    monkeypatch.setattr(timed_steps, "_STAT", path)
-    monkeypatch.setattr(timed_steps.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(timed_steps.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(timed_steps.time, "process_time", lambda: own[0])
+    monkeypatch.setattr(machine, "_STAT", path)
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(machine.time, "process_time", lambda: own[0])
     stat(path, 50, 50, 0)
 
     def work():
@@ -36,34 +35,23 @@ def test_other_work_is_all_but_our_own(tmp_path, monkeypatch):
 
 
 def test_unknown_where_the_system_does_not_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(timed_steps, "_STAT", tmp_path / "none")
+    monkeypatch.setattr(machine, "_STAT", tmp_path / "none")
     row = {"key": "a", **timed({"a": list}, rounds=1)}
     assert row["busy"] is None
     assert busy_parts([row]) == []
-    assert "not known" in told_busy([row])
+    assert "not known" in busy_text([row])
 
 
 def test_parts_are_busy_above_a_quarter_of_a_core():
     rows = [{"key": "a", "busy": 0.25}, {"key": "b", "busy": 0.26}]
     assert busy_parts(rows) == ["b"]
-    assert "0.26 cores busy: more than 0.25 during b." in told_busy(rows)
-    assert "0.25 cores busy (mean" in told_busy(rows[:1])
+    assert "0.26 cores busy: more than 0.25 during b." in busy_text(rows)
+    assert "0.25 cores busy (mean" in busy_text(rows[:1])
 
 
 def test_a_gpu_is_waited_for(monkeypatch):
     order = []
-    monkeypatch.setattr(training_step.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(training_step.torch.cuda, "synchronize", lambda: order.append("wait"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("wait"))
     timed({"a": lambda: order.append("run")}, rounds=1)
     assert order == ["wait", "run", "wait"] * 2
-
-
-@pytest.mark.parametrize("draws", [1, 3])
-def test_accumulation_averages_over_fresh_draws(draws, monkeypatch):
-    step = TrainingStep("small_conv", (8, 8))
-    forwards, before = [], [p.detach().clone() for p in step.bnn.parameters()]
-    monkeypatch.setattr(step, "looped", lambda m: forwards.append(m) or torch.zeros(()))
-    accumulate(step, 4, draws)
-    assert forwards == [1] * draws
-    assert all(not torch.equal(a, b) for a, b in zip(before, step.bnn.parameters(), strict=True))
-    assert all(p.grad is None for p in step.bnn.parameters())

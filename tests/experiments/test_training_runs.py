@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import trained as module
+from experiments import training_runs as module
 from experiments.experiment import Bench
-from experiments.replicated import ADRENAL, BRAIN, IMAGES
-from experiments.trained import DETERMINISTIC, TAUS, confidence_set, need_data, outside, trained
+from experiments.studies import ADRENAL, BRAIN, IMAGES
+from experiments.training_runs import DETERMINISTIC, TAUS, confidence_set, need_data, outside, training_run
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.training import loop
 from mcrepar.workbench.training.process import Caught, Diverged
@@ -28,7 +28,7 @@ def without_clock(row: dict) -> dict:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    return folder, trained(QUICK, bench(folder))
+    return folder, training_run(QUICK, bench(folder))
 
 
 def test_what_a_training_gives(whole):
@@ -52,18 +52,18 @@ def test_a_training_that_was_interrupted_goes_on(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "caught", stopped)
         with pytest.raises(KeyboardInterrupt):
-            trained(QUICK, bench(tmp_path))
+            training_run(QUICK, bench(tmp_path))
     (run,) = (tmp_path / "runs").iterdir()
     assert list((run / "checkpoints").iterdir())
-    assert without_clock(trained(QUICK, bench(tmp_path))) == without_clock(whole[1])
+    assert without_clock(training_run(QUICK, bench(tmp_path))) == without_clock(whole[1])
 
 
 def test_a_training_is_found_again_and_asked_once(whole, monkeypatch):
     folder, row = whole
-    monkeypatch.setattr("experiments.trained.answers", lambda *_: pytest.fail("it was asked again"))
+    monkeypatch.setattr("experiments.training_runs.answers", lambda *_: pytest.fail("it was asked again"))
     (run,) = (folder / "runs").iterdir()
     before = (run / "log.csv").stat().st_mtime_ns
-    assert trained(QUICK, bench(folder)) == row
+    assert training_run(QUICK, bench(folder)) == row
     assert (run / "log.csv").stat().st_mtime_ns == before
 
 
@@ -73,7 +73,7 @@ def test_answers_that_cannot_be_read_are_asked_for_again(whole, damaged):
     (file,) = folder.glob("runs/*/answers-*.json")
     kept = file.read_text()
     file.write_text(damaged)
-    assert trained(QUICK, bench(folder)) == row
+    assert training_run(QUICK, bench(folder)) == row
     assert file.read_text() == kept
 
 
@@ -91,7 +91,7 @@ def test_divergence_is_a_result(tmp_path, monkeypatch):
         raise Diverged("epoch 1, step 2", "the loss is nan", "a smaller --lr")
 
     monkeypatch.setattr(module, "train", diverge)
-    assert trained(QUICK, bench(tmp_path)) == {"failed": "epoch 1, step 2: the loss is nan"}
+    assert training_run(QUICK, bench(tmp_path)) == {"failed": "epoch 1, step 2: the loss is nan"}
 
 
 def test_a_run_that_another_experiment_computes_is_named(tmp_path):
@@ -100,20 +100,20 @@ def test_a_run_that_another_experiment_computes_is_named(tmp_path):
     Path(config.out).mkdir(parents=True)
     other._take()
     with pytest.raises(ParameterError, match=r"the run .*unet3d_encoder-.*another experiment.*the same command"):
-        trained(QUICK, bench(tmp_path))
+        training_run(QUICK, bench(tmp_path))
     other.release()
 
 
 def test_other_refusals_stay_as_they_are(tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(ParameterError, match="--out") as refusal:
-        trained(QUICK, bench(tmp_path))
+        training_run(QUICK, bench(tmp_path))
     assert "another experiment" not in str(refusal.value)
 
 
 def test_the_deterministic_version_is(tmp_path):
     options = {**QUICK.options, **DETERMINISTIC, "prior_options": {}}
-    row = trained(replace(QUICK, options=options), bench(tmp_path))
+    row = training_run(replace(QUICK, options=options), bench(tmp_path))
     assert row["scores"]["mutual_information"] < 1e-6
     assert confidence_set(row, 1.0)["share"] == 1.0
 
