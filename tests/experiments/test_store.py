@@ -45,7 +45,7 @@ def test_a_disk_that_fails_is_an_error_in_words(squares, tmp_path, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "write_bytes", full)
+    monkeypatch.setattr(store, "write_file", full)
     with pytest.raises(ParameterError, match=r"n1.json cannot be written .No space left on device."):
         run(tmp_path)
 
