@@ -19,7 +19,7 @@ from experiments.pair_checks import (
 )
 from mcrepar.distributions.posteriors import POSTERIORS
 from mcrepar.distributions.priors import PRIORS, prior
-from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import InfiniteVarianceWarning
 from mcrepar.inspect.render import render_table
 from mcrepar.inspect.table1 import Cell, table1

@@ -9,6 +9,7 @@ import pytest
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS
 from mcrepar.distributions.noise import Noise
+from mcrepar.divergence.methods import METHODS
 
 SRC = Path(mcrepar.__file__).parent
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -34,6 +35,7 @@ EVERYWHERE = {"errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
 NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "horseshoe"}
 LONGEST = 350  # lines of a file
+NAMING_METHODS = ("divergence/methods.py", "workbench/app/", "nn/last_layer.py")  # the last names methods of its own
 FAMILIES = {*POSTERIORS, *PRIORS}
 LIGHT = (
     "__init__",
@@ -118,6 +120,25 @@ def looks_into_noise(tree: ast.AST) -> list[str]:
     return found
 
 
+def listed_methods(tree: ast.AST) -> list[str]:
+    """Comparisons with the name of a method, and collections of several; "exact" is a value of entropy= as well."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            parts, least = [key for key in node.keys if key is not None], 2
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            parts, least = node.elts, 2
+        elif isinstance(node, ast.Compare | ast.match_case):
+            whole = node if isinstance(node, ast.Compare) else node.pattern
+            parts, least = [n for n in ast.walk(whole) if isinstance(n, ast.Constant) and n.value != "exact"], 1
+        else:
+            continue
+        named = {n.value for n in parts if isinstance(n, ast.Constant) and isinstance(n.value, str)} & METHODS.keys()
+        if len(named) >= least:
+            found.append(ast.unparse(node))
+    return found
+
+
 def imported_at_the_top(tree: ast.Module) -> set[str]:
     """The top-level packages that importing the module imports."""
     body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
@@ -148,6 +169,13 @@ def test_a_noise_is_known_in_its_own_file(path):
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_a_file_is_read_in_one_sitting(path):
     assert path.read_text().count("\n") <= LONGEST, "split it by theme (python benchmarks/lines.py counts)"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.is_relative_to(SRC)], ids=place)
+def test_methods_are_named_in_their_table_alone(path):
+    """A new estimator is one row: no other file lists methods or decides on the name of one."""
+    if not place(path).startswith(NAMING_METHODS):
+        assert listed_methods(ast.parse(path.read_text())) == []
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -217,3 +245,22 @@ def test_a_forbidden_thing_is_noticed(code):
 )
 def test_a_look_into_noise_is_noticed(code):
     assert looks_into_noise(ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if method == 'stats': pass",
+        "if method in ('exact', 'quad'): pass",
+        "SAMPLED = ['repar', 'stream']",
+        "RUN = {'direct': 1, 'regen': 2}",
+        "match method:\n    case 'taylor': pass",
+    ],
+)
+def test_a_list_of_methods_is_noticed(code):
+    assert listed_methods(ast.parse(code))
+
+
+@pytest.mark.parametrize("code", ["if entropy == 'exact': pass", "ENTROPIES = ('exact', 'mc')", "f(method='stats')"])
+def test_other_words_are_no_lists_of_methods(code):
+    assert not listed_methods(ast.parse(code))

@@ -38,7 +38,7 @@ def test_1_the_kl_is_a_sum():
         assert abs(z_score(estimates, by_hand)) < 5
 
 
-SAME = [name for name, row in POSTERIORS.items() if row.same_law is not None]
+SAME = [name for name, row in POSTERIORS.items() if row.same_prior is not None]
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -46,7 +46,7 @@ def test_2_the_kl_of_a_law_to_itself_is_zero_and_to_others_positive(name):
     """Exactly where there is a closed form, else the mean of 100 estimates."""
     fixed = {"concentration": 1.0} if name == "expgamma" else {}
     q, other = (example_posterior(name, 50, seed=seed, **fixed) for seed in (0, 1))
-    family, parameters = q.row.same_law(q)
+    family, parameters = q.row.same_prior(q)
     p = prior(family, **parameters)
     if "exact" in mcrepar.explain(q, p).methods:
         assert mcrepar.kl_divergence(q, p).item() == pytest.approx(0, abs=1e-6)

@@ -27,7 +27,7 @@ _HOMES = {
     "mcrepar.distributions.posteriors": ("POSTERIORS", "posterior"),
     "mcrepar.distributions.prior": ("Prior",),
     "mcrepar.distributions.priors": ("PRIORS", "prior"),
-    "mcrepar.divergence.kl": ("kl_divergence",),
+    "mcrepar.divergence.kl": ("expectation", "kl_divergence"),
     "mcrepar.divergence.plan": ("Plan", "explain"),
     "mcrepar.nn.module": ("BayesianModule", "bayesian", "kl"),
     "mcrepar.nn.saving": ("load", "save"),
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from mcrepar.distributions.prior import Prior as Prior
     from mcrepar.distributions.priors import PRIORS as PRIORS
     from mcrepar.distributions.priors import prior as prior
+    from mcrepar.divergence.kl import expectation as expectation
     from mcrepar.divergence.kl import kl_divergence as kl_divergence
     from mcrepar.divergence.plan import Plan as Plan
     from mcrepar.divergence.plan import explain as explain

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from mcrepar.divergence.draws import new_seed
+from mcrepar.divergence.chunks import new_seed
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of

@@ -206,7 +206,7 @@ def test_draws_repeat_and_leave_the_global_generator_alone(noise, dtype):
     assert torch.equal(first, second)
     assert torch.equal(state, torch.get_rng_state())
     taus = (ONE, TWO) if noise != Horseshoe(None) and noise.finite(4.0) else (ONE,)
-    law = noise.law(taus)
+    law = noise.means_distribution(taus)
     if law.kind != "drawn":
         first, second = (noise.draw_means(taus, law.from_draws, width, **kw(4, dtype)) for _ in range(2))
         assert all(
@@ -536,7 +536,7 @@ def row(value: object) -> str:
 
 @pytest.mark.parametrize(("noise", "taus", "draws"), EXACT, ids=row)
 def test_exact_laws_of_sums(noise, taus, draws):
-    law = noise.law(taus)
+    law = noise.means_distribution(taus)
     assert law.kind == "exact"
     assert law.from_draws <= draws
     n = 20_000
@@ -549,7 +549,7 @@ def test_exact_laws_of_sums(noise, taus, draws):
 
 @pytest.mark.parametrize(("noise", "taus", "draws"), MATCHED, ids=row)
 def test_matched_laws_of_sums(noise, taus, draws):
-    law = noise.law(taus)
+    law = noise.means_distribution(taus)
     assert law.kind == "matched"
     assert law.from_draws <= draws
     n = 200_000
@@ -565,7 +565,7 @@ def test_matched_laws_of_sums(noise, taus, draws):
 
 @over([Logistic(), Horseshoe(GOLDEN), SignedGammaPower(1.0), SignedGammaPower(7.0)])
 def test_mean_square_exceeds_the_squared_mean(noise):
-    first = noise.law((ONE, TWO)).from_draws
+    first = noise.means_distribution((ONE, TWO)).from_draws
     t1, t2 = noise.draw_means((ONE, TWO), first, 10_000, **kw(10))
     assert (t2 >= t1 * t1).all()
     if first > 2:
@@ -579,7 +579,7 @@ def test_from_draws_keeps_positive_means_positive():
         (InverseGaussian(0.3), (Monomial(3.0),)),
         (Normal(), (FOUR,)),
     ]:
-        law = noise.law(taus)
+        law = noise.means_distribution(taus)
         variance = expected_product(noise, taus[0], taus[0]) / expected_mean(noise, taus[0]) ** 2 - 1
         assert law.from_draws == max(30, math.ceil(25 * variance * (1 - 1e-9)))
         assert (noise.draw_means(taus, law.from_draws, 50_000, **kw(11))[0] > 0).all()
@@ -594,12 +594,12 @@ def test_laws_that_do_not_exist_are_drawn():
         (GammaPower(2.0), (Monomial(-1.0),)),
         (Radial(10), (ONE, TWO, FOUR)),
     ]:
-        law = noise.law(taus)
+        law = noise.means_distribution(taus)
         assert (law.kind, law.from_draws) == ("drawn", 2**62)
         with pytest.raises(AssertionError):
             noise.draw_means(taus, 1000, 10, **kw(0))
     # one statistic with a law of its own keeps it
-    assert GammaPower(3.5, -1.0).law((Monomial(-1.0),)).kind == "exact"
+    assert GammaPower(3.5, -1.0).means_distribution((Monomial(-1.0),)).kind == "exact"
 
 
 @pytest.mark.parametrize(("d", "draws"), [(2, 30), (5, 40), (40, 700)])
@@ -713,7 +713,7 @@ def test_no_nan_at_extremes(noise, dtype):
         assert torch.isfinite(noise.log_density(xi.double().abs() + 1e-200)).all()
     for taus in [(ONE, TWO), (LOG, LOG2, ONE)] if noise.positive else [(ONE, TWO)]:
         assert all(not math.isnan(noise.moment(tau)) for tau in taus)
-        law = noise.law(taus)
+        law = noise.means_distribution(taus)
         if law.kind != "drawn" and not (noise.joint and noise.size > 1):
             assert all(
                 torch.isfinite(t).all()

@@ -218,10 +218,10 @@ def test_radial_moments():
     torch.testing.assert_close(q.mean, q.loc, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", [name for name, row in POSTERIORS.items() if row.same_law])
-def test_same_law_names_a_prior_of_the_same_density(name):
+@pytest.mark.parametrize("name", [name for name, row in POSTERIORS.items() if row.same_prior])
+def test_same_prior_names_a_prior_of_the_same_density(name):
     q = example_posterior(name, (2, 3), seed=8)
-    other, parameters = q.row.same_law(q)
+    other, parameters = q.row.same_prior(q)
     w = q.draw(50, generator=seeded(1))
     p = mcrepar.prior(other, **parameters)
     torch.testing.assert_close(p.log_prob(w), q.log_prob(w), rtol=1e-10, atol=1e-10)

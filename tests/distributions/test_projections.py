@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mcrepar.distributions.noises import Normal, Radial
-from mcrepar.distributions.variates import Source
+from mcrepar.distributions.random import Source
 from tests.conftest import seeded, z_score
 
 

@@ -18,7 +18,7 @@ import mcrepar
 from mcrepar import POSTERIORS, PRIORS, MethodError, explain, kl_divergence, posterior, prior
 from mcrepar.divergence import average
 from mcrepar.divergence.average import Integrand
-from mcrepar.divergence.draws import CPU_BLOCK, Walk
+from mcrepar.divergence.chunks import CPU_BLOCK, Chunks
 from mcrepar.divergence.methods import DEFAULT_BYTES
 from mcrepar.inspect.graph import count_nodes, peak_bytes, saved_bytes
 from tests.conftest import example_posterior, example_prior, integral, pairs_with, seeded
@@ -160,7 +160,7 @@ def test_second_derivatives_are_refused_not_wrong(method):
 
 @dataclass(frozen=True)
 class Replay:
-    """A walk over stored noise in chunks of `rows` draws and blocks of `width` weights."""
+    """A chunks over stored noise in chunks of `rows` draws and blocks of `width` weights."""
 
     xi: torch.Tensor
     rows: int
@@ -190,8 +190,8 @@ def test_chunks_and_blocks_do_not_change_the_mean(q_name, p_name):
     q = example_posterior(q_name, 6, requires_grad=True, seed=3)
     p = example_prior(p_name, learned=p_name not in ("pareto", "erlang"))
     integrand = Integrand(q, p)
-    walk = Walk(q.noise, 9, 6, torch.float64, q.device, 1, DEFAULT_BYTES)
-    xi = walk.all()
+    chunks = Chunks(q.noise, 9, 6, torch.float64, q.device, 1, DEFAULT_BYTES)
+    xi = chunks.all()
     inputs = [*q.learned, *(x for x in p.tensors.values() if x.requires_grad)]
 
     def run(method, rows, width):

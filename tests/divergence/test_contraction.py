@@ -15,11 +15,10 @@ from mcrepar import POSTERIORS, PRIORS, explain, kl_divergence, posterior, prior
 from mcrepar.distributions.forms import Entry
 from mcrepar.distributions.parameters import REAL, WHOLE
 from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.chunks import Chunks, new_seed
 from mcrepar.divergence.contraction import Product, contract
-from mcrepar.divergence.draws import Walk, new_seed
-from mcrepar.divergence.fused import CPU_BLOCK
+from mcrepar.divergence.fused import CPU_BLOCK, empty_like, flat, unflat, weight_order
 from mcrepar.divergence.kl import kl_of
-from mcrepar.divergence.layout import empty_like, flat, unflat, weight_order
 from mcrepar.divergence.methods import DEFAULT_BYTES, Estimator
 from tests.conftest import example_posterior, example_prior, seeded, variance_penalty
 
@@ -56,9 +55,9 @@ def estimate(q, p, method, *, eager=False, seed=5, draws=DRAWS, **options):
 def oracle(q, p, *, seed=5, draws=DRAWS):
     """-H - mean_i log p(w_i) written out in plain torch on the noise that `seed` gives, with its gradient."""
     start = new_seed(seeded(seed), q.device)
-    walk = Walk(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
+    chunks = Chunks(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
     order = weight_order(q, p)
-    w = q.weights(torch.stack([unflat(row, q.shape, order) for row in walk.all()]))
+    w = q.weights(torch.stack([unflat(row, q.shape, order) for row in chunks.all()]))
     entropy = q.noise.entropy() * (1 if q.noise.joint else q.numel) + q.log_scale.sum()
     match q.form.outer.name:
         case "exp":

@@ -16,7 +16,7 @@ import mcrepar
 from mcrepar import POSTERIORS, PRIORS, McreparError, explain, kl_divergence, posterior, prior
 from mcrepar.distributions.parameters import WHOLE
 from mcrepar.divergence import kl as divergence
-from mcrepar.divergence.draws import Walk, new_seed
+from mcrepar.divergence.chunks import Chunks, new_seed
 from mcrepar.divergence.methods import DEFAULT_BYTES, DEFAULT_DRAWS, SAMPLED
 from tests.conftest import example_posterior, example_prior, pairs_with, seeded, z_score
 
@@ -55,8 +55,8 @@ def steady(q, p):
 def noise_of(q, p, draws, seed=5):
     """The noise that `seed` gives to repar, stream, regen and direct."""
     start = new_seed(seeded(seed), q.device)
-    walk = Walk(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
-    return walk.all().reshape(draws, *q.shape)
+    chunks = Chunks(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
+    return chunks.all().reshape(draws, *q.shape)
 
 
 # ---- one number
@@ -229,9 +229,9 @@ def ran(monkeypatch):
     """The methods that were run, in their order."""
     seen, apply = [], divergence._apply
 
-    def recorded(plan, q, p, method, *rest):
-        seen.append(method)
-        return apply(plan, q, p, method, *rest)
+    def recorded(job, *rest):
+        seen.append(job.method)
+        return apply(job, *rest)
 
     monkeypatch.setattr(divergence, "_apply", recorded)
     return seen
@@ -264,7 +264,7 @@ def _learned(q):
 def test_explain_knows_a_condition_that_tensors_meet(name, ran):
     """logistic x logistic at equal scales and radial x radial at equal locations are closed; explain says so too."""
     q = example_posterior(name)
-    row, values = POSTERIORS[name].same_law(q)
+    row, values = POSTERIORS[name].same_prior(q)
     same, other = prior(row, **values), prior(row, loc=values["loc"] + 1, scale=1.7 * q.scale + 0.1)
     assert explain(q, same).method == "exact"
     assert explain(q, other).method == {"logistic": "quad", "radial": "stream"}[name]
@@ -289,7 +289,9 @@ def test_auto_with_draws(q_name, p_name):
     for draws in (1, 300):
         expected = "stream"
         if plan.right:
-            expected = "stats" if plan.law is None or draws >= plan.law.from_draws else "repar"
+            expected = (
+                "stats" if plan.means_distribution is None or draws >= plan.means_distribution.from_draws else "repar"
+            )
         value = kl_divergence(q, p, "auto", draws, generator=seeded(3))
         assert value == kl_divergence(q, p, expected, draws, generator=seeded(3))
 

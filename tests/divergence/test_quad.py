@@ -143,6 +143,26 @@ def test_a_table_gives_what_the_quadrature_of_every_weight_gives(name, monkeypat
         assert float((found - wanted).abs().mean()) <= 1e-6 * float(wanted.abs().mean())
 
 
+def test_a_table_is_kept_between_steps_and_built_anew_out_of_its_range(monkeypatch):
+    """Nothing but the check is integrated while the weights stay in the range; the bits do not depend on the past."""
+    q, p = many(6000), prior("mixture", scale2=0.31)
+    loc, log_scale = q.learned
+    method._kept.cache_clear()
+    integrated, whole = [], method.expectation
+    monkeypatch.setattr(method, "expectation", lambda w, most: integrated.append(len(w.scale)) or whole(w, most))
+    kl_divergence(q, p, "quad")
+    first = method._kept.cache_info().misses
+    integrated.clear()
+    moved = posterior("normal", loc=loc + 1e-4, log_scale=log_scale)
+    value = kl_divergence(moved, p, "quad")
+    assert method._kept.cache_info().misses == first
+    assert sum(integrated) < 400
+    kl_divergence(posterior("normal", loc=loc + 3.0, log_scale=log_scale), p, "quad")
+    assert method._kept.cache_info().misses > first
+    method._kept.cache_clear()
+    assert kl_divergence(moved, p, "quad") == value
+
+
 def test_a_table_of_singles_and_of_one_scale():
     q = many(25_000)
     narrow = posterior("normal", loc=q.loc.detach().float(), scale=torch.full((25_000,), 0.1))

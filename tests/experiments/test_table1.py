@@ -4,7 +4,7 @@ import pytest
 
 from experiments import table1 as experiment
 from experiments.experiment import Bench, Part, Results
-from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import NoFiniteTupleError
 from mcrepar.inspect.table1 import table1
 from tests.experiments.test_pair_checks import without_log

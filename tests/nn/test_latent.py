@@ -190,7 +190,7 @@ def test_a_gradient_penalty_and_parameters_that_change_before_the_backward():
     assert all(p.grad.isfinite().all() and p.grad.any() for p in bnn.parameters())
 
 
-def test_large_tensors_are_drawn_by_the_same_law():
+def test_large_tensors_are_drawn_by_the_same_prior():
     """Above the size from which all cores draw: mean, variance and radius of 100 Radial draws."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

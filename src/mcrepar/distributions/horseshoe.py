@@ -1,4 +1,4 @@
-"""The horseshoe law of the noise, raw or held below a slab."""
+"""The horseshoe distribution of the noise, raw or held below a slab."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.interpolation import Curve
 from mcrepar.distributions.noise import Noise, require_positive
-from mcrepar.distributions.quadrature import Grid
+from mcrepar.distributions.quadrature import Curve, Grid
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, log_scaled_e1
-from mcrepar.distributions.variates import Source
 
 
 @dataclass(frozen=True)

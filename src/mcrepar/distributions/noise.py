@@ -1,4 +1,4 @@
-"""What every law of the noise xi can do, and what follows for it from little."""
+"""What every distribution of the noise xi can do, and what follows for it from little."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.quadrature import Grid, Rule, Vector
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.special import GammaProduct, gamma_product_moment
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.variates import Source
 from mcrepar.errors import ParameterError
 
 Terms = tuple[tuple[float, Monomial], ...]
@@ -25,15 +25,15 @@ Terms = tuple[tuple[float, Monomial], ...]
 
 @dataclass(frozen=True)
 class Noise(ABC):
-    """The law of xi, elementwise (or, if `joint`, of a whole vector).
+    """The distribution of xi, elementwise (or, if `joint`, of a whole vector).
 
-    A new law is a frozen dataclass with `_label`, `_sample`, its density (`_density`, or `log_density`) and
+    A new distribution is a frozen dataclass with `_label`, `_sample`, its density (`_density`, or `log_density`) and
     its moments (`_product`, or `_grid`, over which the density is integrated). All else has a default, and
     closed forms can be added one by one.
 
     Attributes:
         positive: whether xi > 0.
-        symmetric: whether xi and -xi have one law.
+        symmetric: whether xi and -xi have one distribution.
         joint: whether the coordinates of xi depend on one another.
         projects: whether `project` and `project_means` exist.
     """
@@ -43,7 +43,7 @@ class Noise(ABC):
     joint: ClassVar[bool] = False
     projects: ClassVar[bool] = False
 
-    # ---- what a law says of itself
+    # ---- what a distribution says of itself
 
     @abstractmethod
     def _label(self) -> str: ...
@@ -70,7 +70,7 @@ class Noise(ABC):
         return quadrature.both_signs(_half_line(self)) if self.symmetric else _half_line(self)
 
     def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core | None:
-        """The statistics whose law of means is known, where `taus` are asked for."""
+        """The statistics whose distribution of means is known, where `taus` are asked for."""
         if not (self.symmetric and self.finite(4.0)):
             return None
         return sample_means.symmetric_core(self.moment(Monomial(2.0)), self.moment(Monomial(4.0)))
@@ -83,7 +83,7 @@ class Noise(ABC):
     def log_weight(self, t: Tensor) -> Tensor:
         """The log density of the variable of a quadrature: of t = xi if `linear`, of t = log |xi| for each sign if not.
 
-        One weight of a joint law has a law of its own, and this is its density.
+        One weight of a joint distribution has a distribution of its own, and this is its density.
         """
         return self.log_density(t) if self.linear else self.log_density(t.exp()) + t
 
@@ -91,7 +91,7 @@ class Noise(ABC):
 
     @property
     def label(self) -> str:
-        """How the law is printed."""
+        """How the distribution is printed."""
         return self._label()
 
     def draw(
@@ -129,7 +129,7 @@ class Noise(ABC):
         return None
 
     def log_density(self, xi: Tensor) -> Tensor:
-        """The log density q0(xi), elementwise; over the last dimension if the law is joint."""
+        """The log density q0(xi), elementwise; over the last dimension if the distribution is joint."""
         assert self._density is not None
         constant, terms = self._density
         out = torch.full_like(xi, constant)
@@ -152,7 +152,7 @@ class Noise(ABC):
         return None if self._density is None else self._density[1]
 
     def entropy(self) -> float:
-        """H0 = -E log q0(xi): of one weight, or of the whole vector if the law is joint."""
+        """H0 = -E log q0(xi): of one weight, or of the whole vector if the distribution is joint."""
         if self._density is None:
             return _numerical_entropy(self)
         constant, terms = self._density
@@ -169,7 +169,7 @@ class Noise(ABC):
         return all(a + r * power > 0 for _, a, r in self._product[0])
 
     def odd(self, tau: Monomial) -> bool:
-        """Whether tau changes its sign with xi, under a symmetric law."""
+        """Whether tau changes its sign with xi, under a symmetric distribution."""
         return self.symmetric and not tau.absolute and tau.power % 2 == 1
 
     def moment(self, tau: Monomial) -> float:
@@ -190,6 +190,10 @@ class Noise(ABC):
         """E log(1 + exp(-(u + ratio xi))), to first order around ratio = 1."""
         return None
 
+    def mean_norm(self, ratio: Tensor) -> Tensor | None:
+        """E (-r^2 / 2 - (d - 1) log r), r = |ratio xi| over all weights of joint noise, around equal ratios."""
+        return None
+
     def log_mgf(self, s: Tensor) -> Tensor | None:
         """The logarithm of E exp(s xi), for s < mgf_limit."""
         return None
@@ -199,11 +203,11 @@ class Noise(ABC):
         """The s below which `log_mgf` is finite; 0 where it is None."""
         return 0.0
 
-    # ---- the law of sums
+    # ---- the distribution of sums
 
-    def law(self, taus: tuple[Monomial, ...]) -> sample_means.Law:
+    def means_distribution(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
         """Where the means of tau(xi) over M draws come from."""
-        return sample_means.plan(self, taus).law
+        return sample_means.plan(self, taus).distribution
 
     def draw_means(
         self,
@@ -219,7 +223,7 @@ class Noise(ABC):
 
         Args:
             taus: the statistics.
-            draws: M, at least `law(taus).from_draws`.
+            draws: M, at least `means_distribution(taus).from_draws`.
             size: number of weights.
             dtype: of the result.
             device: of the result.

@@ -1,4 +1,4 @@
-"""The laws of the noise xi: how it is drawn, its moments, its entropy, and the law of its sums."""
+"""The distributions of the noise xi: how it is drawn, its moments, its entropy, and the distribution of its sums."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mcrepar.distributions.horseshoe import Horseshoe
 from mcrepar.distributions.noise import Noise, Terms, normal_means, numpy_log_density, require_positive
 from mcrepar.distributions.quadrature import Grid, Rule
 from mcrepar.distributions.radial import Radial
-from mcrepar.distributions.sample_means import Law
+from mcrepar.distributions.random import Source
+from mcrepar.distributions.sample_means import MeansDistribution
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.variates import Source
 
 __all__ = [
     "GammaPower",
     "Horseshoe",
     "InverseGaussian",
-    "Law",
     "Logistic",
+    "MeansDistribution",
     "Noise",
     "Normal",
     "Radial",
@@ -51,7 +51,7 @@ class Normal(Noise):
 
     >>> round(Normal().moment(Monomial(4)), 12)
     3.0
-    >>> Normal().law((Monomial(1), Monomial(2))).kind
+    >>> Normal().means_distribution((Monomial(1), Monomial(2))).kind
     'exact'
     """
 
@@ -250,7 +250,7 @@ class GammaPower(Noise):
 
 @dataclass(frozen=True)
 class SignedGammaPower(Noise):
-    """s G^(1/c), s a fair sign, G ~ Gamma(1/c, 1): the Error law, q0 = c e^{-|xi|^c} / (2 Gamma(1/c)).
+    """s G^(1/c), s a fair sign, G ~ Gamma(1/c, 1): the Error distribution, q0 = c e^{-|xi|^c} / (2 Gamma(1/c)).
 
     Args:
         power: c (Laplace 1).
@@ -304,12 +304,12 @@ class SignedGammaPower(Noise):
 
 @dataclass(frozen=True)
 class InverseGaussian(Noise):
-    """IG(1, phi), the Wald law: log q0 = log(phi/2pi)/2 - (3/2) log xi - phi (xi - 1)^2 / (2 xi).
+    """IG(1, phi), the Wald distribution: log q0 = log(phi/2pi)/2 - (3/2) log xi - phi (xi - 1)^2 / (2 xi).
 
     Args:
         concentration: phi.
 
-    >>> InverseGaussian(2.0).law((Monomial(1), Monomial(-1))).kind
+    >>> InverseGaussian(2.0).means_distribution((Monomial(1), Monomial(-1))).kind
     'exact'
     """
 

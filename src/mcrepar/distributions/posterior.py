@@ -1,4 +1,4 @@
-"""One tensor of weights with a posterior law, and what a row of the table says of its family."""
+"""One tensor of weights with a posterior distribution, and what a row of the table says of its family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcrepar.errors import MethodError, ParameterError
 TEMPLATE_SIZE = 1000  # the d of a Radial posterior that was asked for by name, without a tensor
 
 Fixed = Mapping[str, Any]
-SameLaw = Callable[["Posterior"], tuple[str, dict[str, Any]] | None]
+SamePrior = Callable[["Posterior"], tuple[str, dict[str, Any]] | None]
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class PosteriorRow:
     """A family of posteriors, W = f(loc + scale * xi).
 
     Args:
-        noise: the law of xi, from the fixed parameters and the number of weights of the tensor.
+        noise: the distribution of xi, from the fixed parameters and the number of weights of the tensor.
         form: how noise becomes a weight.
         support: where its density is positive.
         fixed: the parameters that are not learned.
         group: the row of the paper's Table 1 that names it.
         generic: values of the fixed parameters for which Table 1 is judged, where they are not the defaults.
-        same_law: the prior that is the same law, as a name and parameters; None where there is none.
+        same_prior: the prior that is the same distribution, as a name and parameters; None where there is none.
         aliases: other spellings.
     """
 
@@ -45,7 +45,7 @@ class PosteriorRow:
     fixed: tuple[Parameter, ...] = ()
     group: str = ""
     generic: Mapping[str, Any] = field(default_factory=dict)
-    same_law: SameLaw | None = None
+    same_prior: SamePrior | None = None
     aliases: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[Callable[[str], PosteriorRow], tuple[str]]:
@@ -65,7 +65,7 @@ def _row(name: str) -> PosteriorRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
-    """One tensor of weights with a posterior law; a template while it has no learned tensors.
+    """One tensor of weights with a posterior distribution; a template while it has no learned tensors.
 
     Made by `posterior`. `log_scale` is the free parameter, scale = exp(log_scale), where that was given.
     """
@@ -105,6 +105,12 @@ class Posterior:
             return self._bound(self.free_loc)
         value = self.fixed.get("loc", 0.0)
         return value if isinstance(value, Tensor) else float(value)
+
+    @property
+    def fixed_loc(self) -> float | None:
+        """The location as a number; None where it is learned or a tensor."""
+        loc = None if self.row.form.learned_loc else self.loc
+        return None if isinstance(loc, Tensor) else loc
 
     @property
     def scale(self) -> Tensor:
@@ -196,7 +202,7 @@ class Posterior:
         return w[0] if draws is None else w
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """log q(w), elementwise, -inf outside the support; one number per draw for a joint law."""
+        """log q(w), elementwise, -inf outside the support; one number per draw for a joint distribution."""
         inside = self.row.support.holds(w)
         if not bool(inside.all()):
             safe = torch.where(inside, w, self.row.support.lower + 1)

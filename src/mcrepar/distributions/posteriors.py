@@ -30,7 +30,8 @@ from mcrepar.distributions.parameters import (
     check_value,
     find,
 )
-from mcrepar.distributions.posterior import Posterior, PosteriorRow, bind
+from mcrepar.distributions.posterior import Posterior, PosteriorRow, SamePrior, bind
+from mcrepar.distributions.student_t import StudentT
 from mcrepar.errors import ParameterError
 
 GOLDEN = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`
@@ -42,149 +43,59 @@ def _shape(default: float, constraint: Any = POSITIVE) -> tuple[Parameter, ...]:
     return (Parameter("concentration", constraint, default),)
 
 
+def _same(name: str, *fixed: str) -> SamePrior:
+    """The prior of this name with the posterior's loc, scale and these fixed parameters."""
+    return lambda q: (name, {"loc": q.loc, "scale": q.scale, **{n: q.fixed[n] for n in fixed}})
+
+
+def _same_rate(name: str) -> SamePrior:
+    """The prior of this name with the posterior's concentration and its scale as 1 / rate."""
+    return lambda q: (name, {"concentration": q.fixed["concentration"], "rate": 1 / q.scale})
+
+
 _ROWS = (
-    PosteriorRow(
-        "normal",
-        lambda fixed, size: Normal(),
-        LOCATION_SCALE,
-        LINE,
-        group="location-scale",
-        same_law=lambda q: ("normal", {"loc": q.loc, "scale": q.scale}),
-        aliases=("gaus", "gauss", "gaussian"),
-    ),
-    PosteriorRow(
-        "laplace",
-        lambda fixed, size: SignedGammaPower(1.0),
-        LOCATION_SCALE,
-        LINE,
-        group="location-scale",
-        same_law=lambda q: ("laplace", {"loc": q.loc, "scale": q.scale}),
-    ),
-    PosteriorRow(
-        "logistic",
-        lambda fixed, size: Logistic(),
-        LOCATION_SCALE,
-        LINE,
-        group="location-scale",
-        same_law=lambda q: ("logistic", {"loc": q.loc, "scale": q.scale}),
-    ),
-    PosteriorRow(
-        "horseshoe",
-        lambda fixed, size: Horseshoe(fixed["slab"]),
-        LOCATION_SCALE,
-        LINE,
-        fixed=(Parameter("slab", POSITIVE, GOLDEN, optional=True),),
-        group="location-scale",
-        generic={"slab": None},
-    ),
-    PosteriorRow(
-        "radial",
-        lambda fixed, size: Radial(size),
-        LOCATION_SCALE,
-        LINE,
-        group="location-scale",
-        same_law=lambda q: ("radial", {"loc": q.loc, "scale": q.scale}),
-    ),
-    PosteriorRow(
-        "lognormal",
-        lambda fixed, size: Normal(),
-        Form(learned_loc=True, outer=EXP),
-        HALF_LINE,
-        group="log-normal",
-        same_law=lambda q: ("lognormal", {"loc": q.loc, "scale": q.scale}),
-    ),
-    PosteriorRow(
-        "exponential",
-        lambda fixed, size: GammaPower(1.0, 1.0),
-        SCALE,
-        HALF_LINE,
-        group="scaling",
-        same_law=lambda q: ("exponential", {"rate": 1 / q.scale}),
-    ),
-    PosteriorRow(
-        "wald",
-        lambda fixed, size: InverseGaussian(fixed["concentration"]),
-        SCALE,
-        HALF_LINE,
-        fixed=_shape(1.0),
-        group="scaling",
-        same_law=lambda q: (
-            "inverse_gaussian",
-            {"loc": q.scale, "concentration": q.scale * q.fixed["concentration"]},
-        ),
-        aliases=("standard_wald",),
-    ),
-    PosteriorRow(
-        "rayleigh",
-        lambda fixed, size: GammaPower(1.0, 0.5, math.sqrt(2)),
-        SCALE,
-        HALF_LINE,
-        group="scaling",
-        same_law=lambda q: ("rayleigh", {"scale": q.scale}),
-    ),
-    PosteriorRow(
-        "weibull",
-        lambda fixed, size: GammaPower(1.0, 1 / fixed["concentration"]),
-        SCALE,
-        HALF_LINE,
-        fixed=_shape(1.6),
-        group="scaling",
-        same_law=lambda q: ("weibull", {"concentration": q.fixed["concentration"], "scale": q.scale}),
-    ),
-    PosteriorRow(
-        "erlang",
-        lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
-        SCALE,
-        HALF_LINE,
-        fixed=_shape(3.0, WHOLE),
-        group="scaling",
-        same_law=lambda q: ("erlang", {"concentration": q.fixed["concentration"], "rate": 1 / q.scale}),
-    ),
-    PosteriorRow(
-        "gamma",
-        lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
-        SCALE,
-        HALF_LINE,
-        fixed=_shape(2.5),
-        group="scaling",
-        same_law=lambda q: ("gamma", {"concentration": q.fixed["concentration"], "rate": 1 / q.scale}),
-    ),
-    PosteriorRow(
-        "inverse_gamma",
-        lambda fixed, size: GammaPower(fixed["concentration"], -1.0),
-        SCALE,
-        HALF_LINE,
-        fixed=_shape(3.5),
-        group="scaling",
-        same_law=lambda q: ("inverse_gamma", {"concentration": q.fixed["concentration"], "rate": q.scale}),
-    ),
-    PosteriorRow(
-        "error",
-        lambda fixed, size: SignedGammaPower(fixed["power"]),
-        SCALE,
-        LINE,
-        fixed=(Parameter("loc", REAL, 0.0), Parameter("power", POSITIVE, 1.5)),
-        group="scaling",
-        generic={"loc": 0.25},
-        same_law=lambda q: ("error", {"loc": q.loc, "scale": q.scale, "power": q.fixed["power"]}),
-    ),
-    PosteriorRow(
-        "loggamma",
-        lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
-        Form(learned_loc=False, outer=LOG),
-        LINE,
-        fixed=_shape(2.5),
-        group="scaling",
-    ),
-    PosteriorRow(
-        "expgamma",
-        lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
-        Form(learned_loc=False, outer=EXP),
-        Interval(1.0, math.inf),
-        fixed=_shape(1.0),
-        same_law=lambda q: ("pareto", {"scale": 1.0, "alpha": 1 / q.scale}) if q.fixed["concentration"] == 1 else None,
-    ),
-)
+    PosteriorRow("normal", lambda fixed, size: Normal(), LOCATION_SCALE, LINE, group="location-scale",
+                 same_prior=_same("normal"), aliases=("gaus", "gauss", "gaussian")),
+    PosteriorRow("laplace", lambda fixed, size: SignedGammaPower(1.0), LOCATION_SCALE, LINE, group="location-scale",
+                 same_prior=_same("laplace")),
+    PosteriorRow("logistic", lambda fixed, size: Logistic(), LOCATION_SCALE, LINE, group="location-scale",
+                 same_prior=_same("logistic")),
+    PosteriorRow("horseshoe", lambda fixed, size: Horseshoe(fixed["slab"]), LOCATION_SCALE, LINE,
+                 fixed=(Parameter("slab", POSITIVE, GOLDEN, optional=True),), group="location-scale",
+                 generic={"slab": None}),
+    PosteriorRow("radial", lambda fixed, size: Radial(size), LOCATION_SCALE, LINE, group="location-scale",
+                 same_prior=_same("radial")),
+    PosteriorRow("student_t", lambda fixed, size: StudentT(fixed["df"]), LOCATION_SCALE, LINE,
+                 fixed=(Parameter("df", POSITIVE, 5.0),), same_prior=_same("student_t", "df"),
+                 aliases=("student", "t")),
+    PosteriorRow("lognormal", lambda fixed, size: Normal(), Form(learned_loc=True, outer=EXP), HALF_LINE,
+                 group="log-normal", same_prior=_same("lognormal")),
+    PosteriorRow("exponential", lambda fixed, size: GammaPower(1.0, 1.0), SCALE, HALF_LINE, group="scaling",
+                 same_prior=lambda q: ("exponential", {"rate": 1 / q.scale})),
+    PosteriorRow("wald", lambda fixed, size: InverseGaussian(fixed["concentration"]), SCALE, HALF_LINE,
+                 fixed=_shape(1.0), group="scaling", aliases=("standard_wald",), same_prior=lambda q: (
+                     "inverse_gaussian", {"loc": q.scale, "concentration": q.scale * q.fixed["concentration"]})),
+    PosteriorRow("rayleigh", lambda fixed, size: GammaPower(1.0, 0.5, math.sqrt(2)), SCALE, HALF_LINE,
+                 group="scaling", same_prior=lambda q: ("rayleigh", {"scale": q.scale})),
+    PosteriorRow("weibull", lambda fixed, size: GammaPower(1.0, 1 / fixed["concentration"]), SCALE, HALF_LINE,
+                 fixed=_shape(1.6), group="scaling", same_prior=lambda q: (
+                     "weibull", {"concentration": q.fixed["concentration"], "scale": q.scale})),
+    PosteriorRow("erlang", lambda fixed, size: GammaPower(fixed["concentration"], 1.0), SCALE, HALF_LINE,
+                 fixed=_shape(3.0, WHOLE), group="scaling", same_prior=_same_rate("erlang")),
+    PosteriorRow("gamma", lambda fixed, size: GammaPower(fixed["concentration"], 1.0), SCALE, HALF_LINE,
+                 fixed=_shape(2.5), group="scaling", same_prior=_same_rate("gamma")),
+    PosteriorRow("inverse_gamma", lambda fixed, size: GammaPower(fixed["concentration"], -1.0), SCALE, HALF_LINE,
+                 fixed=_shape(3.5), group="scaling", same_prior=lambda q: (
+                     "inverse_gamma", {"concentration": q.fixed["concentration"], "rate": q.scale})),
+    PosteriorRow("error", lambda fixed, size: SignedGammaPower(fixed["power"]), SCALE, LINE,
+                 fixed=(Parameter("loc", REAL, 0.0), Parameter("power", POSITIVE, 1.5)), group="scaling",
+                 generic={"loc": 0.25}, same_prior=_same("error", "power")),
+    PosteriorRow("loggamma", lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
+                 Form(learned_loc=False, outer=LOG), LINE, fixed=_shape(2.5), group="scaling"),
+    PosteriorRow("expgamma", lambda fixed, size: GammaPower(fixed["concentration"], 1.0),
+                 Form(learned_loc=False, outer=EXP), Interval(1.0, math.inf), fixed=_shape(1.0), same_prior=lambda q: (
+                     ("pareto", {"scale": 1.0, "alpha": 1 / q.scale}) if q.fixed["concentration"] == 1 else None)),
+)  # fmt: skip
 
 POSTERIORS: dict[str, PosteriorRow] = {row.name: row for row in _ROWS}
 

@@ -46,7 +46,7 @@ class LogDensity:
     Args:
         terms: what depends on w.
         constant: per weight; a number or a tensor that broadcasts to the weights.
-        total: a number added once for the whole tensor, from its number of weights (a joint law).
+        total: a number added once for the whole tensor, from its number of weights (a joint distribution).
         penalty: what the KL adds per unit of a weight's posterior variance (a hierarchical prior).
     """
 
@@ -80,12 +80,12 @@ class PriorRow:
         kernel: whether it is offered as an improper kernel too (math.md B, Pareto and Dirichlet).
         simplex: whether its support is a simplex, on which no elementwise posterior lives.
         generic: values for which Table 1 is judged, where they are not the defaults.
-        like: the class of torch.distributions that is the same law with the same names.
+        like: the class of torch.distributions that is the same distribution with the same names.
         optimal: the values that minimise the KL to a posterior, where they have a closed form, by parameter.
         lengths: the parameters that may be given relative to the size of a network's weights.
         learned: whether a network may learn its parameters.
         around_one: parameters that put it around 1 with about this standard deviation, for a prior over factors.
-        single: the family that it is over one weight, with the same parameters, where that has another name.
+        single: the row that it is over one weight, with the same parameters, where that is another one.
         aliases: other spellings.
     """
 
@@ -102,7 +102,7 @@ class PriorRow:
     lengths: tuple[str, ...] = ()
     learned: bool = True
     around_one: Callable[[float], Mapping[str, Any]] | None = None
-    single: str = ""
+    single: PriorRow | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -121,6 +121,7 @@ class Prior:
         relative: the unit of its lengths that a network fills in, "fan_in" or "spread"; "" for absolute numbers.
         shape: of a foreign distribution that is not over a single number.
         source: the foreign distribution.
+        expected: whether it stands for a statistic whose expectation is asked for, not for a density.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Prior:
     relative: str = ""
     shape: tuple[int, ...] = ()
     source: td.Distribution | None = None
+    expected: bool = False
 
     def __repr__(self) -> str:
         if self.source is not None:
@@ -163,13 +165,10 @@ class Prior:
         return replace(self.filled(**scaled), relative="")
 
     def over(self, size: int) -> Prior:
-        """The same prior for a tensor of `size` weights: over one weight a joint law is an elementwise one."""
-        if size > 1 or self.row is None or not self.row.single:
+        """The same prior for a tensor of `size` weights: over one weight a joint distribution is an elementwise one."""
+        if size > 1 or self.row is None or self.row.single is None:
             return self
-        from mcrepar.distributions.priors import PRIORS
-
-        row = PRIORS[self.row.single]
-        return replace(self, build=row.density, row=row)
+        return replace(self, build=self.row.single.density, row=self.row.single)
 
     def sketch(self) -> Prior:
         """The same prior with tensors of one number in place of words, to plan with."""
@@ -188,7 +187,7 @@ class Prior:
         return {name: v for name, v in self.values.items() if isinstance(v, Tensor)}
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """log p(w), elementwise, -inf outside the support; for a joint law one number per draw (leading dimension).
+        """log p(w), elementwise, -inf outside the support; for a joint one a number per draw (leading dimension).
 
         >>> from mcrepar import prior
         >>> float(prior("normal", scale=2.0).log_prob(torch.tensor(0.0)))
@@ -205,7 +204,7 @@ class Prior:
             return out
         shape, size = w.shape[1:], w[0].numel()
         constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(shape).sum()
-        ours = self.tensors if self.row is not None else {}  # a foreign law knows its own shape
+        ours = self.tensors if self.row is not None else {}  # a foreign distribution knows its own shape
         shaped = {n: t.expand(shape).reshape(-1) for n, t in ours.items() if t.numel() > 1}
         terms = self.filled(**shaped).density.terms
         return sum((term(w.reshape(len(w), -1)) for term in terms), constant + density.total(size))

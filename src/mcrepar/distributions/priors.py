@@ -27,6 +27,7 @@ from mcrepar.distributions.parameters import (
 )
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import LogDensity, Prior, PriorRow, Term, Values
+from mcrepar.distributions.radial import log_constant, norm_statistic
 from mcrepar.distributions.special import log_scaled_e1
 from mcrepar.distributions.statistics import General, Monomial, Statistic
 from mcrepar.errors import MethodError, ParameterError
@@ -190,21 +191,12 @@ def _horseshoe(v: Values) -> LogDensity:
 def _radial(v: Values) -> LogDensity:
     b = v["scale"]
 
-    def joint(u: Tensor) -> Tensor:  # (draws, size) -> (draws,)
-        squares: Tensor = ((u / b) ** 2).sum(-1)
-        return -squares / 2 - (u.shape[-1] - 1) / 2 * squares.log()
-
-    def total(size: int) -> float:
-        sphere = math.log(2) + size / 2 * math.log(math.pi) - math.lgamma(size / 2)
-        return 0.5 * math.log(2 / math.pi) - sphere
-
     label = "-r^2 / 2 - (d - 1) log r, r = |u / scale|"
-    return LogDensity(
-        (Term(General(joint, label, 2.0, kind="norm", joint=True, length=b), 1.0, v["loc"]),), -_log(b), total
-    )
+    norm = General(lambda u: norm_statistic(u / b), label, 2.0, kind="norm", joint=True, length=b)
+    return LogDensity((Term(norm, 1.0, v["loc"]),), -_log(b), log_constant)
 
 
-def _deviation(q: Posterior, v: Values) -> Tensor:
+def _nearest_scale(q: Posterior, v: Values) -> Tensor:
     """The scale of the Normal prior that is nearest to a posterior: the root of the mean of E (w - loc)^2."""
     squares: Tensor = (q.mean - v["loc"]) ** 2 + q.stddev**2
     return squares.mean().sqrt()
@@ -225,10 +217,13 @@ def _concentration(default: float, constraint: Any = POSITIVE) -> Parameter:
     return Parameter("concentration", constraint, default)
 
 
+_NORMAL = PriorRow(
+    "normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"), generic={"loc": 0.3}, like=td.Normal,
+    aliases=("gaus", "gauss", "gaussian"), optimal={"scale": _nearest_scale}, lengths=("scale",), around_one=_at_one,
+)  # fmt: skip
+
 _ROWS = (
-    PriorRow("normal", (LOC, SCALE), _normal, _real, ("scaling", "location-scale"),
-             generic={"loc": 0.3}, like=td.Normal, aliases=("gaus", "gauss", "gaussian"),
-             optimal={"scale": _deviation}, lengths=("scale",), around_one=_at_one),
+    _NORMAL,
     PriorRow("hierarchical", (Parameter("scale", POSITIVE, 0.05), Parameter("loc_scale", POSITIVE, 0.3)),
              _hierarchical, _real, lengths=("scale", "loc_scale"), learned=False, aliases=("hierarchical_normal",)),
     PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
@@ -241,12 +236,14 @@ _ROWS = (
              lengths=("scale",), around_one=_at_one, aliases=("student", "t")),
     PriorRow("cauchy", (LOC, SCALE), lambda v: _student(1.0, v["loc"], v["scale"], -math.log(math.pi)),
              _real, like=td.Cauchy, lengths=("scale",), around_one=_at_one),
+    PriorRow("half_cauchy", (SCALE,), lambda v: _student(1.0, 0.0, v["scale"], math.log(2 / math.pi)),
+             like=td.HalfCauchy, lengths=("scale",)),
     PriorRow("mixture", (Parameter("mix", UNIT, 0.5), Parameter("scale1", POSITIVE, 1.0),
                          Parameter("scale2", POSITIVE, 0.1)), _mixture, _real,
              lengths=("scale1", "scale2"), aliases=("scale_mixture",)),
     PriorRow("horseshoe", (SCALE, Parameter("softening", POSITIVE, 1e-3)), _horseshoe, _real, ("location-scale",),
              lengths=("scale", "softening")),
-    PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",), single="normal"),
+    PriorRow("radial", (LOC, SCALE), _radial, _real, ("location-scale",), single=_NORMAL),
     PriorRow("exponential", (RATE,), lambda v: LogDensity((Term(W, -v["rate"]),), _log(v["rate"])),
              groups=("scaling", "location-scale"), like=td.Exponential),
     PriorRow("wald", (_concentration(1.0),), lambda v: _inverse_gaussian(1.0, v["concentration"]),

@@ -1,18 +1,37 @@
-"""Fixed nodes x_n and weights omega_n with sum_n omega_n g(x_n) = E g(xi), in numpy float64."""
+"""Rules of quadrature, the axis over which a noise is integrated, and smooth functions read from a grid.
+
+A rule is nodes x_n and weights omega_n with sum_n omega_n g(x_n) = E g(xi), in numpy float64. The variable t of an axis
+is xi itself where its density is smooth (`Noise.linear`), else log |xi|, once for each sign, which spreads heavy tails
+and what happens near 0 alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mcrepar.distributions.noise import Noise
 
 Vector = NDArray[np.float64]
 Rule = tuple[Vector, Vector]
 
 _DEPTH = 80.0  # nats below the largest weight at which a rule ends: e^-80 leaves room for powers of x
 _TINY = float(np.finfo(np.float64).tiny)
+DEPTH = 45.0  # nats below the largest weight at which a range ends: e^-45 = 3e-20
+FAR = 690.0  # the same under an exponential outer map, which moves the mass of e^v far into the tail
+LEVELS = (8.0, 45.0, 150.0, 400.0)  # nats below the largest weight at which the range is cut into panels
+LINEAR, LOG = (-745.0, 745.0), (-700.0, 345.0)  # beyond, |xi|^2 or 1 / |xi| leave float64
+POINTS = 8  # through which a curve's polynomial goes
 
 
 def _rule(x: Vector, log_weights: Vector) -> Rule:
@@ -70,18 +89,163 @@ def hermite(count: int) -> Rule:
     return x, weights / weights.sum()
 
 
-def gegenbauer(count: int, size: int) -> Rule:
-    """Gauss rule for one coordinate u of a uniform direction in R^size, density ~ (1 - u^2)^{(size-3)/2}."""
-    n = np.arange(2.0, count)
-    squares = n * (n + size - 3) / ((2 * n + size - 2) * (2 * n + size - 4))
-    off = np.sqrt(np.concatenate([[1 / size], squares]))  # Jacobi matrix; the first entry is E u^2
-    u, vectors = np.linalg.eigh(np.diag(off, 1) + np.diag(off, -1))
-    return u, vectors[0] ** 2
+@dataclass(frozen=True)
+class Axis:
+    """Where t must be looked at.
+
+    Args:
+        edges: the ends of the panels, ascending.
+        signs: 1, or 1 and -1 where t = log |xi| and xi has both.
+        capped: whether the range ends, low or high, because float64 does, not because there is no more mass.
+        log_mass: of the density over the range; it is 0 but for the rounding of large normalising constants.
+    """
+
+    edges: tuple[float, ...]
+    signs: tuple[int, ...]
+    capped: tuple[bool, bool]
+    log_mass: float
 
 
-def radial_rule(size: int) -> Rule:
-    """One coordinate r u of Radial noise: half a Gauss-Hermite rule times a Gauss-Gegenbauer rule."""
-    r, r_weights = hermite(32)
-    u, u_weights = gegenbauer(24, size)
-    x, weights = np.outer(r[16:], u).ravel(), np.outer(2 * r_weights[16:], u_weights).ravel()
-    return x[weights > 0], weights[weights > 0]
+@lru_cache(maxsize=1024)
+def axis(noise: Noise, growth: float, pole: float, far: bool) -> Axis:
+    """The panels on which E g(xi) is computed, for a g that grows as |xi|^growth and as |xi|^-pole at 0.
+
+    >>> from mcrepar.distributions.noises import Normal
+    >>> [round(t, 1) for t in axis(Normal(), 2.0, 0.0, False).edges]
+    [-10.0, -4.0, 0.0, 4.0, 10.0]
+    """
+    domain, depth = LINEAR if noise.linear else LOG, FAR if far else DEPTH
+
+    def log_weight(t: Vector, power: float = 0.0) -> Vector:
+        weight: Vector = noise.log_weight(torch.tensor(t)).numpy()
+        if power:
+            with np.errstate(divide="ignore"):
+                weight = weight + power * (np.log(np.abs(t)) if noise.linear else t)
+        return np.nan_to_num(weight, nan=-np.inf, neginf=-np.inf)
+
+    reaches = [_reach(partial(log_weight, power=p), domain, depth) for p in {0.0, growth, -pole}]
+    low, high = min(r[0] for r in reaches), max(r[1] for r in reaches)
+    inner = [t for level in LEVELS if level < depth for t in _reach(log_weight, domain, level)]
+    middle = [0.0] if noise.linear else []
+    edges = sorted({low, high, *middle, *(t for t in inner if low < t < high)})
+    signs = (1, -1) if noise.symmetric and not noise.linear else (1,)
+    log_mass = math.log(len(signs) * _integral(log_weight, edges))
+    return Axis(tuple(edges), signs, (low <= domain[0], high >= domain[1]), log_mass)
+
+
+def _reach(log_weight: Callable[[Vector], Vector], domain: tuple[float, float], depth: float) -> tuple[float, float]:
+    """Where a function with one hill rises above its top less `depth`: a grid that closes in on the hill."""
+    low, high = domain
+    for _ in range(12):
+        t = np.linspace(low, high, 2001)
+        height = log_weight(t)
+        above = t[height > height.max() - depth]
+        step, before = t[1] - t[0], high - low
+        low, high = max(above[0] - step, domain[0]), min(above[-1] + step, domain[1])
+        if high - low > before / 4:
+            break
+    return float(low), float(high)
+
+
+def _integral(log_weight: Callable[[Vector], Vector], edges: list[float]) -> float:
+    """The mass between the edges, by 8 x 60 Gauss-Legendre nodes in each panel."""
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    ends = np.concatenate([np.linspace(a, b, 9)[:-1] for a, b in itertools.pairwise(edges)] + [edges[-1:]])
+    half = np.diff(ends) / 2
+    t = ends[:-1] + half + half * nodes[:, None]
+    return float((half * np.exp(log_weight(t.ravel()).reshape(t.shape)) * weights[:, None]).sum())
+
+
+def place(t: Tensor, noise: Noise, sign: Tensor) -> Tensor:
+    """xi from the variable of the axis."""
+    return t if noise.linear else sign * t.exp()
+
+
+def locate(xi: Tensor, noise: Noise, sign: int) -> Tensor:
+    """The variable of the axis from xi; -inf where xi has the other sign."""
+    return xi if noise.linear else (sign * xi).clamp(min=0).log()
+
+
+def lagrange(at: Tensor, points: int) -> Tensor:
+    """The weights of the values at 0, 1, ..., points - 1 in the polynomial through them, at `at`.
+
+    >>> lagrange(torch.tensor([0.5]), 2)
+    tensor([[0.5000],
+            [0.5000]])
+    """
+    distances = [at - k for k in range(points)]
+    below, above = [torch.ones_like(at)], [torch.ones_like(at)]
+    for k in range(points - 1):
+        below.append(below[-1] * distances[k])
+        above.append(above[-1] * distances[points - 1 - k])
+    norms = torch.ones(points, dtype=torch.float64)
+    for i in range(points):
+        for j in range(points):
+            norms[i] *= (i - j) if i != j else 1
+    weights = torch.stack([b * a for b, a in zip(below, reversed(above), strict=True)])
+    return weights / norms.to(at).reshape(-1, *[1] * at.dim())  # (points, *at.shape)
+
+
+def window(at: Tensor, count: int, points: int) -> tuple[Tensor, Tensor]:
+    """The first of the `points` grid points around `at` (in steps of the grid of `count`), and the weights of all."""
+    first = (at.floor() - (points // 2 - 1)).clamp(0, count - points)
+    return first.long(), lagrange(at - first, points)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A smooth function of one number, -inf outside its grid.
+
+    Args:
+        low: where the grid begins.
+        step: of the grid.
+        values: on it.
+
+    >>> x = torch.arange(0, 3, 0.05, dtype=torch.float64)
+    >>> f"{float(Curve(0.0, 0.05, x.sin())(torch.tensor(1.234, dtype=torch.float64))):.10f}"  # sin(1.234)
+    '0.9438182094'
+    """
+
+    low: float
+    step: float
+    values: Tensor
+
+    def __call__(self, t: Tensor) -> Tensor:
+        at = (t - self.low) / self.step
+        values = self.values.to(t)
+        last = len(values) - 1
+        first, weights = window(at.clamp(0, last), last + 1, POINTS)
+        total = torch.zeros_like(t)
+        for k in range(POINTS):
+            total.addcmul_(values[first + k], weights[k])
+        return torch.where((at < 0) | (at > last), -torch.inf, total)
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Smooth functions of two numbers, on a grid in both; a dimension of one point is a constant.
+
+    Args:
+        lows: where the grid begins.
+        steps: of the grid.
+        values: on it, (functions, first, second).
+    """
+
+    lows: Sequence[float]
+    steps: Sequence[float]
+    values: Tensor
+    points: int = 6
+
+    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
+        """The functions at pairs of numbers inside the grid, (functions, pairs)."""
+        across, down = (min(self.points, n) for n in self.values.shape[1:])
+        i, along_first = window((first - self.lows[0]) / self.steps[0], self.values.shape[1], across)
+        j, along_second = window((second - self.lows[1]) / self.steps[1], self.values.shape[2], down)
+        columns = self.values.shape[2]
+        total = first.new_zeros(len(self.values), len(first))
+        table = self.values.flatten(1)
+        for a in range(across):
+            row = (i + a) * columns + j
+            for b in range(down):
+                total.addcmul_(table[:, row + b], along_first[a] * along_second[b])
+        return total

@@ -1,4 +1,4 @@
-"""The radial law of the noise: jointly over all weights of a tensor."""
+"""The radial distribution of the noise: jointly over all weights of a tensor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,27 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
-from mcrepar.distributions.interpolation import Curve
 from mcrepar.distributions.noise import Noise, normal_means, require_positive
-from mcrepar.distributions.quadrature import Rule
+from mcrepar.distributions.quadrature import Curve, Rule
+from mcrepar.distributions.random import Source, total, vector_norm
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.variates import Source, vector_norm
+
+
+def log_area(size: int) -> float:
+    """The logarithm of the area 2 pi^{d/2} / Gamma(d/2) of the unit sphere in d dimensions."""
+    return math.log(2) + size / 2 * math.log(math.pi) - math.lgamma(size / 2)
+
+
+def norm_statistic(u: Tensor) -> Tensor:
+    """-r^2 / 2 - (d - 1) log r, r = |u| over the last dimension: the log density of unit scale without its constant."""
+    squares: Tensor = (u**2).sum(-1)
+    return -squares / 2 - (u.shape[-1] - 1) / 2 * squares.log()
+
+
+def log_constant(size: int) -> float:
+    """The constant of that log density."""
+    return 0.5 * math.log(2 / math.pi) - log_area(size)
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ class Radial(Noise):
     def log_density(self, xi: Tensor) -> Tensor:
         """The sum log(2/pi)/2 - rho^2/2 - (d-1) log rho - log A_d, rho = |xi|: O(d log d), hence float64."""
         rho: Tensor = torch.linalg.vector_norm(xi, dim=-1, dtype=torch.float64)
-        return 0.5 * math.log(2 / math.pi) - self._log_area - 0.5 * rho * rho - (self.size - 1) * rho.log()
+        return log_constant(self.size) - 0.5 * rho * rho - (self.size - 1) * rho.log()
 
     def log_weight(self, t: Tensor) -> Tensor:
         """Of log |xi_j|, one coordinate: from a table, each value of which is an integral over the direction."""
@@ -83,16 +98,20 @@ class Radial(Noise):
     def entropy(self) -> float:
         """Of all d weights: 1/2 + log(pi/2)/2 + (d-1) E log|r| + log A_d, E log|r| = -(gamma + log 2)/2."""
         log_radius = 0.5 * (polygamma(0, 0.5) + math.log(2))
-        return 0.5 + 0.5 * math.log(math.pi / 2) + (self.size - 1) * log_radius + self._log_area
+        return 0.5 + 0.5 * math.log(math.pi / 2) + (self.size - 1) * log_radius + log_area(self.size)
 
     def scale_information(self) -> float:
         """That of a Normal weight with its standard deviation: its own is infinite."""
         return 2.0
 
-    @property
-    def _log_area(self) -> float:
-        """The area A_d = 2 pi^{d/2} / Gamma(d/2) of the unit sphere."""
-        return math.log(2) + self.size / 2 * math.log(math.pi) - math.lgamma(self.size / 2)
+    def mean_norm(self, ratio: Tensor) -> Tensor:
+        """The mean over j of -s_j^2/2 - (d - 1) log s_j, less (d - 1) E log |N(0, 1)|: s_j is `ratio`.
+
+        Where all s_j are equal, r = s |N(0, 1)|, and this has the value and the gradient of the expectation.
+        """
+        rest = self.size - 1
+        log_radius = -(math.log(2) + 0.5772156649015329) / 2
+        return (-(ratio * ratio) / 2 - rest * ratio.log()).mean(dtype=torch.float64) - rest * log_radius
 
     @property
     def _product(self) -> tuple[GammaProduct, float]:
@@ -100,10 +119,31 @@ class Radial(Noise):
         return (HALF_NORMAL, *direction), math.log(2) / 2
 
     def _rule(self) -> Rule:
-        return quadrature.radial_rule(self.size)
+        """One coordinate r u: half a Gauss-Hermite rule times a Gauss-Gegenbauer rule."""
+        r, r_weights = quadrature.hermite(32)
+        u, u_weights = _gegenbauer(24, self.size)
+        x, weights = np.outer(r[16:], u).ravel(), np.outer(2 * r_weights[16:], u_weights).ravel()
+        return x[weights > 0], weights[weights > 0]
 
     def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
-        return sample_means.radial_core(self.size)
+        """(mean xi, mean xi^2) of all coordinates, with their full covariance.
+
+        t1 = Z / sqrt(dM); t2 = (chi^2_M / M) G / sum G with G_j ~ Gamma(alpha), alpha = (M(d+2) + 2(d-1)) / (6d).
+        """
+
+        def draw(source: Source, draws: int, size: int) -> list[Tensor]:
+            assert size == self.size, (size, self.size)
+            alpha = self._alpha(draws)
+            t1 = source.normal(size, std=1 / math.sqrt(size * draws))
+            t2 = source.gamma(alpha, size, scale=1 / alpha, normal_from=15)
+            square = replace(source, dtype=torch.float64).gamma(draws / 2, 1, scale=2 / draws)
+            return [t1, t2.mul_((square / total(t2)).to(t2.dtype))]
+
+        note = "mean xi normal, mean xi^2 = chi^2_M times a Dirichlet vector"
+        return sample_means.Core(sample_means.FIRST_TWO, "matched", 30, note, draw)
+
+    def _alpha(self, draws: int) -> float:
+        return (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)
 
     @property
     def stable(self) -> bool:
@@ -130,13 +170,22 @@ class Radial(Noise):
         """Z / sqrt(d M), and chi^2_M / M times the outputs' shares of a Dirichlet vector of d coordinates."""
         if self.size == 1:
             return normal_means(source, draws, *shape)
-        alpha = (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)
+        alpha = self._alpha(draws)
         shares, rows = source.gamma(alpha, *shape, normal_from=15), (*shape[:-1], 1)
         whole = shares.sum(-1, keepdim=True)
         if self.size > shape[-1]:
             whole = whole + source.gamma(alpha * (self.size - shape[-1]), *rows, normal_from=15)
         square = source.gamma(draws / 2, *rows, scale=2 / draws, normal_from=1e3)
         return source.normal(*shape, std=1 / math.sqrt(self.size * draws)), shares * (square / whole)
+
+
+def _gegenbauer(count: int, size: int) -> Rule:
+    """Gauss rule for one coordinate u of a uniform direction in R^size, density ~ (1 - u^2)^{(size-3)/2}."""
+    n = np.arange(2.0, count)
+    squares = n * (n + size - 3) / ((2 * n + size - 2) * (2 * n + size - 4))
+    off = np.sqrt(np.concatenate([[1 / size], squares]))  # Jacobi matrix; the first entry is E u^2
+    u, vectors = np.linalg.eigh(np.diag(off, 1) + np.diag(off, -1))
+    return u, vectors[0] ** 2
 
 
 @lru_cache(maxsize=256)

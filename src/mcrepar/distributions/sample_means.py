@@ -1,7 +1,7 @@
-"""The law of the means t = mean_i tau(xi_i) over M draws: a core whose law is known, the rest by regression.
+"""How the means t = mean_i tau(xi_i) over M draws are distributed: a core is known, the rest follows by regression.
 
 Theorem M: a surrogate with the mean and the covariance of t gives the estimate of the KL and its whole
-gradient their own mean and covariance, at every parameter. So what has no known law is completed as
+gradient their own mean and covariance, at every parameter. So what has no known distribution is completed as
     t_rest = E_rest + B (t_core - E_core) + L Z / sqrt(M),  B = C_rc C_cc^{-1},  L L^T = C_rr - B C_cr,
 with C the covariance of tau(xi) for one draw.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.quadrature import Vector
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.variates import Source, total
 
 if TYPE_CHECKING:
     from mcrepar.distributions.noise import Noise
@@ -29,12 +29,12 @@ FIRST_TWO = (Monomial(1.0), Monomial(2.0))
 
 
 @dataclass(frozen=True)
-class Law:
+class MeansDistribution:
     """Where the mean of M statistics comes from in `stats`.
 
     Args:
-        kind: "exact" (their own law), "matched" (exact mean and covariance) or "drawn" (M draws, averaged).
-        from_draws: the smallest M for which this law is used; below it the noise is drawn and averaged.
+        kind: "exact" (their own distribution), "matched" (exact mean and covariance) or "drawn" (M draws, averaged).
+        from_draws: the smallest M for which this distribution is used; below it the noise is drawn and averaged.
         note: one clause for `explain`.
     """
 
@@ -85,7 +85,7 @@ def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
 
 
 def gamma_core(tau: Monomial, shape: float, factor: float) -> Core:
-    """The law mean tau(xi) = factor * Gamma(shape M) / M, for tau(xi) = factor * Gamma(shape)."""
+    """The distribution mean tau(xi) = factor * Gamma(shape M) / M, for tau(xi) = factor * Gamma(shape)."""
 
     def draw(source: Source, draws: int, size: int) -> list[Tensor]:
         return [source.gamma(shape * draws, size, scale=factor / draws, normal_from=1e3)]
@@ -103,24 +103,6 @@ def tweedie_core(concentration: float) -> Core:
 
     taus = (Monomial(1.0), Monomial(-1.0))
     return Core(taus, "exact", 2, "mean xi inverse Gaussian, mean 1/xi = 1/mean xi + chi^2 (Tweedie)", draw)
-
-
-def radial_core(dimension: int) -> Core:
-    """(mean xi, mean xi^2) of all coordinates of Radial noise, with their full covariance.
-
-    t1 = Z / sqrt(dM); t2 = (chi^2_M / M) G / sum G with G_j ~ Gamma(alpha), alpha = (M(d+2) + 2(d-1)) / (6d).
-    """
-
-    def draw(source: Source, draws: int, size: int) -> list[Tensor]:
-        assert size == dimension, (size, dimension)
-        alpha = (draws * (size + 2) + 2 * (size - 1)) / (6 * size)
-        t1 = source.normal(size, std=1 / math.sqrt(size * draws))
-        t2 = source.gamma(alpha, size, scale=1 / alpha, normal_from=15)
-        square = replace(source, dtype=torch.float64).gamma(draws / 2, 1, scale=2 / draws)
-        return [t1, t2.mul_((square / total(t2)).to(t2.dtype))]
-
-    note = "mean xi normal, mean xi^2 = chi^2_M times a Dirichlet vector"
-    return Core(FIRST_TWO, "matched", 30, note, draw)
 
 
 @dataclass(frozen=True)
@@ -169,21 +151,21 @@ class Plan:
     """How the means of some statistics are drawn.
 
     Args:
-        law: what is said of it.
-        core: the statistics of known law (None: the noise is drawn and averaged).
+        distribution: what is said of it.
+        core: the statistics of known distribution (None: the noise is drawn and averaged).
         completion: how the others follow from them (None: there are no others).
         order: the position of each statistic asked for among (core, others).
     """
 
-    law: Law
+    distribution: MeansDistribution
     core: Core | None = None
     completion: Completion | None = None
     order: tuple[int, ...] = ()
 
     def draw(self, source: Source, draws: int, size: int) -> list[Tensor]:
         """One tensor (size,) per statistic."""
-        assert draws >= self.law.from_draws, (draws, self.law)
-        assert self.core is not None, self.law
+        assert draws >= self.distribution.from_draws, (draws, self.distribution)
+        assert self.core is not None, self.distribution
         means = self.core.draw(source, draws, size)
         if self.completion is not None:
             means += self.completion.draw(means, draws, source)
@@ -193,7 +175,9 @@ class Plan:
 @lru_cache(maxsize=1024)
 def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
     """The core of the noise, and the completion of what it lacks."""
-    drawn = Plan(Law("drawn", 2**62, "no law of these means is known: the noise is drawn and averaged"))
+    drawn = Plan(
+        MeansDistribution("drawn", 2**62, "no distribution of these means is known: the noise is drawn and averaged")
+    )
     core = noise._core(taus)
     if core is None:
         return drawn
@@ -205,7 +189,7 @@ def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
     known = len(core.taus)
     rest = every[known:]
     if not rest:
-        return Plan(Law(core.kind, core.from_draws, core.note), core, None, tuple(order))
+        return Plan(MeansDistribution(core.kind, core.from_draws, core.note), core, None, tuple(order))
     if noise.joint or not all(noise.finite(2 * tau.power) for tau in rest):
         return drawn
     first = [30, core.from_draws]
@@ -213,7 +197,7 @@ def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
         if not noise.odd(tau) and tau.log % 2 == 0:
             first.append(math.ceil(_held(25 * (_mean_product(noise, tau, tau) / noise.moment(tau) ** 2 - 1))))
     note = f"{core.note}; mean {', '.join(tau.text('xi') for tau in rest)} by regression"
-    return Plan(Law("matched", max(first), note), core, _complete(noise, every, known), tuple(order))
+    return Plan(MeansDistribution("matched", max(first), note), core, _complete(noise, every, known), tuple(order))
 
 
 def _same(noise: Noise, a: Monomial, b: Monomial) -> bool:

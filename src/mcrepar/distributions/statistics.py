@@ -58,6 +58,11 @@ class Monomial:
         return whole and not self.log and (self.even or not self.absolute)
 
     @property
+    def smooth(self) -> bool:
+        """Whether it has no kink, as |x|^p has."""
+        return not self.absolute
+
+    @property
     def growth(self) -> float:
         """The power of |x| that bounds it at infinity (logarithms count as 0)."""
         return self.power

@@ -1,21 +1,21 @@
-"""Any torch.distributions object as a prior: recognised where it is one of ours, averaged otherwise."""
+"""What others wrote: any torch.distributions object as a prior, any function as a statistic to be averaged."""
 
 from __future__ import annotations
 
 import copy
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributions as td
 from torch import Tensor
 
-from mcrepar.distributions.parameters import LINE, Interval
-from mcrepar.distributions.prior import LogDensity, Prior, Term, Values
+from mcrepar.distributions.parameters import HALF_LINE, LINE, Interval
+from mcrepar.distributions.prior import LogDensity, Prior, PriorRow, Term, Values
 from mcrepar.distributions.priors import PRIORS, prior
-from mcrepar.distributions.statistics import General
+from mcrepar.distributions.statistics import General, Monomial
 from mcrepar.errors import ParameterError
 
 NEAR, FAR = 1e4, 1e8  # where the growth of a foreign log density is read off
@@ -46,6 +46,46 @@ def as_prior(p: object) -> Prior:
     return _foreign(dist)
 
 
+def as_expected(g: object, shape: Sequence[int]) -> Prior:
+    """What stands for a statistic, or for a function of the weights, whose expectation is asked for.
+
+    Args:
+        g: a statistic; or a function from (draws, *shape) to the same shape or to (draws,).
+        shape: of the tensor of weights.
+    """
+    if isinstance(g, Monomial | General):
+        signed = not isinstance(g, Monomial) or g.absolute or g.polynomial
+        density, name = LogDensity((Term(g, 1.0),)), g.text()
+        row = PriorRow(name, (), lambda values: density, lambda values: LINE if signed else HALF_LINE)
+        return Prior(name, {}, row.density, row.support({}), row=row, expected=True)
+    if not callable(g) or isinstance(g, type):
+        what = f"the expectation of a {type(g).__name__}"
+        raise ParameterError(what, "it is no function of weights", "a statistic such as Monomial(2.0), or a function")
+    name = f"{getattr(g, '__name__', type(g).__name__)}(w)"
+    single = _gives(g, (2, 3)) == (2, 3)
+    given = None if single else _gives(g, (2, *shape))
+    if not single and given not in ((2,), (2, *shape)):
+        why = f"of weights of shape {(2, *shape)}, two draws, it makes {given}"
+        raise ParameterError(f"the expectation of {name}", why, "a function to one number per weight or per draw")
+
+    def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
+        rows: Tensor = g(flat.reshape(len(flat), *shape))
+        return rows.reshape(len(flat), -1).sum(-1)
+
+    growth = max(_growth(g, (2, 3) if single else (2, *shape), side * FAR, side * NEAR) for side in (1, -1))
+    statistic = General(g if single else joint, name, growth, joint=not single, length=0.0)
+    return Prior(name, {}, lambda values: LogDensity((Term(statistic, 1.0),)), LINE, expected=True)
+
+
+def _gives(g: Callable[[Tensor], Any], shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape that a function makes of weights of this shape, None where it makes none of them."""
+    try:
+        with torch.no_grad():
+            return tuple(g(torch.full(tuple(shape), 1.5, dtype=torch.float64)).shape)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return None
+
+
 def _foreign(dist: td.Distribution) -> Prior:
     name = type(dist).__name__
     try:
@@ -69,32 +109,35 @@ def _foreign(dist: td.Distribution) -> Prior:
         return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole, length=0.0), 1.0),))
 
     sides = [s for s, end in ((1, support.upper), (-1, support.lower)) if math.isinf(end)]
-    growth, pole = max([0.0, *(_growth(dist, s * FAR, s * NEAR) for s in sides)]), 0.0
+    growth, pole = max([0.0, *(_growth(dist.log_prob, shape, s * FAR, s * NEAR) for s in sides)]), 0.0
     if support.lower == 0:
-        pole = _growth(dist, 1 / FAR, 1 / NEAR)
+        pole = _growth(dist.log_prob, shape, 1 / FAR, 1 / NEAR)
     return Prior(name, values, build, support, shape=tuple(shape), source=dist)
 
 
 def _support(name: str, constraint: Any) -> Interval:
     """The interval of a constraint."""
     if constraint is None or constraint.is_discrete:
-        raise ParameterError(f"prior {name}", "its support is not an interval of real numbers", "a continuous law")
+        raise ParameterError(
+            f"prior {name}", "its support is not an interval of real numbers", "a continuous distribution"
+        )
     constraint = getattr(constraint, "base_constraint", constraint)
     if constraint in (td.constraints.real, td.constraints.real_vector):
         return LINE
     bounds = [getattr(constraint, side, None) for side in ("lower_bound", "upper_bound")]
     if bounds == [None, None]:
-        raise ParameterError(f"prior {name}", f"its support {constraint} is not an interval", "a law on an interval")
+        raise ParameterError(
+            f"prior {name}", f"its support {constraint} is not an interval", "a distribution on an interval"
+        )
     lower, upper = (torch.as_tensor(b if b is not None else math.inf * s) for b, s in zip(bounds, (-1, 1), strict=True))
     return Interval(float(lower.max()), float(upper.min()))
 
 
-def _growth(dist: td.Distribution, far: float, near: float) -> float:
-    """The power of |w| that log p follows between two points, 0 for logarithms and constants."""
-    shape = dist.batch_shape + dist.event_shape
+def _growth(fn: Callable[[Tensor], Tensor], shape: Sequence[int], far: float, near: float) -> float:
+    """The power of |w| that a function follows between two points, 0 for logarithms and constants."""
     try:
         with torch.no_grad():
-            ends = [dist.log_prob(torch.full(shape, x, dtype=torch.float64)).abs().max().item() for x in (far, near)]
+            ends = [fn(torch.full(tuple(shape), x, dtype=torch.float64)).abs().max().item() for x in (far, near)]
     except (ValueError, RuntimeError):
         return 0.0
     if math.isinf(ends[0]):

@@ -1,23 +1,25 @@
-"""The mean of log p(W) over draws, where the choice is what the graph keeps.
+"""Means over M draws: of log p(W), where the choice is what the graph saves, and of statistics of the noise.
 
-direct keeps everything; stream keeps the gradient, accumulated in the forward; regen keeps theta and a seed and draws
+direct saves everything; stream saves the gradient, accumulated in the forward; regen saves theta and a seed and draws
 the same noise again in the backward.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
-from mcrepar.divergence.draws import Walk
-from mcrepar.divergence.layout import flat, weight_order
+from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.chunks import Chunks
+from mcrepar.divergence.fused import flat, weight_order
 from mcrepar.errors import MethodError, ParameterError
 
 Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to
@@ -90,27 +92,27 @@ def cut(x: Tensor, place: Place) -> Tensor:
     return x if place is None else x.reshape(-1)[place]
 
 
-def direct(integrand: Integrand, walk: Walk) -> Tensor:
+def direct(integrand: Integrand, chunks: Chunks) -> Tensor:
     """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
-    everything = slice(0, walk.size)
+    everything = slice(0, chunks.size)
     zeta = [cut(z, integrand.place(z, everything)) for z in integrand.zeta]
-    return integrand.log_prob(zeta, integrand.weights(integrand.theta, walk.all())) / walk.draws
+    return integrand.log_prob(zeta, integrand.weights(integrand.theta, chunks.all())) / chunks.draws
 
 
-def stream(integrand: Integrand, walk: Walk) -> Tensor:
-    """The same value and gradient with S tensors kept for the backward, whatever M (Theorem S1)."""
-    mean: Tensor = _Stream.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+def stream(integrand: Integrand, chunks: Chunks) -> Tensor:
+    """The same value and gradient with S tensors saved for the backward, whatever M (Theorem S1)."""
+    mean: Tensor = _Stream.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
     return mean
 
 
-def regen(integrand: Integrand, walk: Walk) -> Tensor:
-    """The same value and gradient with nothing kept but theta and a seed; the backward draws the noise again."""
-    mean: Tensor = _Regen.apply(integrand, walk, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+def regen(integrand: Integrand, chunks: Chunks) -> Tensor:
+    """The same value and gradient with nothing saved but theta and a seed; the backward draws the noise again."""
+    mean: Tensor = _Regen.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
     return mean
 
 
 def _accumulate(
-    integrand: Integrand, walk: Walk, inputs: Sequence[Tensor], needed: Sequence[bool]
+    integrand: Integrand, chunks: Chunks, inputs: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum of the integrand over all draws, in float64, and its gradient for the inputs that need one.
 
@@ -155,7 +157,7 @@ def _accumulate(
                 key = (block.start, k)
                 shared[key] = shared[key] + own if key in shared else own
 
-    walk.each(visit)
+    chunks.each(visit)
     for key in sorted(shared):
         into = slopes[split + key[1]]
         assert into is not None
@@ -167,10 +169,10 @@ class _Stream(torch.autograd.Function):
     """The gradient of the mean is accumulated while the mean is: O(1) memory in M."""
 
     @staticmethod
-    def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
-        total, slopes = _accumulate(integrand, walk, inputs, ctx.needs_input_grad[2:])
-        ctx.save_for_backward(*(None if s is None else s.div_(walk.draws) for s in slopes))
-        return total / walk.draws
+    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
+        total, slopes = _accumulate(integrand, chunks, inputs, ctx.needs_input_grad[2:])
+        ctx.save_for_backward(*(None if s is None else s.div_(chunks.draws) for s in slopes))
+        return total / chunks.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -182,17 +184,17 @@ class _Regen(torch.autograd.Function):
     """The noise is drawn again in the backward: no memory beside theta."""
 
     @staticmethod
-    def forward(ctx: Any, integrand: Integrand, walk: Walk, *inputs: Tensor) -> Tensor:
-        ctx.integrand, ctx.walk = integrand, walk
+    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
+        ctx.integrand, ctx.chunks = integrand, chunks
         ctx.save_for_backward(*inputs)
-        total, _ = _accumulate(integrand, walk, inputs, [False] * len(inputs))
-        return total / walk.draws
+        total, _ = _accumulate(integrand, chunks, inputs, [False] * len(inputs))
+        return total / chunks.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives("regen")
-        _, slopes = _accumulate(ctx.integrand, ctx.walk, ctx.saved_tensors, ctx.needs_input_grad[2:])
-        scale = grad / ctx.walk.draws
+        _, slopes = _accumulate(ctx.integrand, ctx.chunks, ctx.saved_tensors, ctx.needs_input_grad[2:])
+        scale = grad / ctx.chunks.draws
         return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
 
@@ -200,12 +202,12 @@ def refuse_second_derivatives(what: str) -> None:
     """A backward runs with gradients enabled only for create_graph=True; silence would give a wrong Hessian."""
     if torch.is_grad_enabled():
         raise MethodError(
-            f"second derivatives through {what}", "only first ones are kept", "method='direct', 'repar' or 'exact'"
+            f"second derivatives through {what}", "only first ones are saved", "method='direct', 'repar' or 'exact'"
         )
 
 
-def check_foreign(integrand: Integrand, method: str) -> None:
-    """Refuse a foreign prior that is no density of single weights, or that hides learned tensors from this method."""
+def check_foreign(integrand: Integrand, method: str, hidden: bool) -> None:
+    """Refuse a foreign prior that is no density of single weights, or with learned tensors hidden from a method."""
     scale, what = integrand.theta[0], f"{integrand.p.name} prior by {method}"
     with torch.enable_grad():
         w = torch.full((1, scale.numel() if integrand.whole else 2), 1.5, dtype=scale.dtype, device=scale.device)
@@ -215,9 +217,41 @@ def check_foreign(integrand: Integrand, method: str) -> None:
         got = f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
         why = f"log_prob of weights of shape {tuple(w.shape)} gives {got}"
         raise ParameterError(what, why, "a log_prob that gives one number per weight")
-    if rows.requires_grad and method != "direct":
+    if rows.requires_grad and hidden:
         raise MethodError(
             what,
             "it holds learned tensors where this method cannot see them",
             "method='direct', or a distribution whose parameters are its own attributes",
         )
+
+
+def averages(taus: Iterable[Monomial], chunks: Chunks) -> dict[Monomial, Number]:
+    """mean_i tau(xi_i) over M draws, without a graph and in bounded memory: the paper's t(xi)."""
+    sums: dict[Monomial, Tensor] = {}
+    for tau in taus:
+        sums[tau] = torch.zeros(0 if tau.constant else chunks.size, dtype=chunks.dtype, device=chunks.device)
+
+    def visit(block: slice, xi: Tensor) -> None:
+        for tau, total in sums.items():
+            if tau.constant:
+                continue
+            if len(xi) > 1:
+                total[block].add_(tau(xi).sum(0))
+            elif tau == Monomial(2.0):  # in one pass
+                total[block].addcmul_(xi[0], xi[0])
+            else:
+                total[block].add_(tau(xi[0]))
+
+    with torch.no_grad():
+        chunks.each(visit)
+        return {tau: 1.0 if tau.constant else total.div_(chunks.draws) for tau, total in sums.items()}
+
+
+def mean_log_density(q: Posterior, chunks: Chunks) -> Tensor:
+    """mean_i log q0(xi_i), summed over the weights, of the very draws of `chunks`."""
+    with torch.no_grad():
+        if q.noise.joint:
+            return q.noise.log_density(chunks.norms()[:, None]).mean()
+        totals: list[Tensor] = []
+        chunks.each(lambda block, xi: totals.append(q.noise.log_density(xi).sum(dtype=torch.float64)))
+        return torch.stack(totals).sum() / chunks.draws

@@ -1,76 +1,52 @@
-"""Closed expectations of statistics that have no finite tuple (math.md D3)."""
+"""Expectations of statistics that have no finite tuple but a closed form (math.md D3): one row each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mcrepar.distributions.forms import EXP, IDENTITY
+from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
-from mcrepar.distributions.statistics import General, Monomial
+from mcrepar.distributions.statistics import General, Monomial, Statistic
 from mcrepar.divergence.average import refuse_second_derivatives
-from mcrepar.divergence.terms import TermPlan
+
+if TYPE_CHECKING:
+    from mcrepar.divergence.terms import PosteriorKey
+
+CLOSE = 1e-6  # relative; closed forms that hold at equal scales are right to first order around them
+_ONE = torch.ones(())
 
 
-def closed_mean(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
-    """coefficient * E statistic(W - center), summed over the weights, in float64."""
-    mean = CLOSED[plan.closed](q, term, plan)
-    if plan.condition:
-        mean = _FirstOrder.apply(mean)  # type: ignore[no-untyped-call]
-    if mean.shape != q.shape:
-        return mean
-    return (term.coefficient * mean).sum(dtype=torch.float64)
+@dataclass(frozen=True)
+class ClosedForm:
+    """A statistic whose expectation is known under some posteriors.
 
-
-def _abs(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
-    u = torch.as_tensor(q.loc - term.center, dtype=q.dtype, device=q.device)
-    mean = q.noise.mean_abs(u.expand(q.shape), q.scale)
-    assert mean is not None
-    return mean
-
-
-def _softplus(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
-    assert isinstance(term.statistic, General)
-    length = term.statistic.length
-    mean = q.noise.mean_softplus(torch.as_tensor((q.loc - term.center) / length), q.scale / length)
-    assert mean is not None
-    return mean
-
-
-def _mgf(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
-    """E (e^v - c)^p = sum_k binom(p, k) (-c)^(p-k) E e^(k v), and E e^(p v) for c = 0 and any real p."""
-    statistic = plan.statistic
-    assert isinstance(statistic, Monomial)
-    p = statistic.power
-    if not isinstance(term.center, Tensor) and term.center == 0:
-        return _power(q, p)
-    mean: Tensor = (-term.center) ** int(p) * torch.ones_like(q.scale)
-    for k in range(1, int(p) + 1):
-        mean = mean + math.comb(int(p), k) * (-term.center) ** (int(p) - k) * _power(q, float(k))
-    return mean
-
-
-def _power(q: Posterior, p: float) -> Tensor:
-    log_mgf = q.noise.log_mgf(p * q.scale)
-    assert log_mgf is not None
-    return (p * q.loc + log_mgf).exp()
-
-
-def _norm(q: Posterior, term: Term, plan: TermPlan) -> Tensor:
-    """E (-r^2/2 - (d - 1) log r) at equal locations and scale = s * prior scale, to first order around it.
-
-    There r = s |N(0, 1)|; with s_j = scale_j / prior scale_j the mean over j of -s_j^2/2 - (d - 1) log s_j has the
-    value and the gradient of the expectation.
+    Args:
+        applies: whether it is known, from the families: the posterior, the statistic and its centre (None: a tensor).
+        mean: E statistic(W - center), weight by weight, or summed already where it is joint.
+        condition: when it holds, in words; "" for always.
+        holds: whether these tensors meet the condition.
     """
-    assert isinstance(term.statistic, General)
-    s = q.scale / term.statistic.length
-    d = q.numel
-    log_r = -(math.log(2) + 0.5772156649015329) / 2  # E log |N(0, 1)|
-    return (-(s * s) / 2 - (d - 1) * s.log()).mean(dtype=torch.float64) - (d - 1) * log_r
+
+    applies: Callable[[PosteriorKey, Statistic, float | None], bool]
+    mean: Callable[[Posterior, Term], Tensor | None]
+    condition: str = ""
+    holds: Callable[[Posterior, Term], bool] = lambda q, term: True
+
+    def total(self, q: Posterior, term: Term) -> Tensor:
+        """coefficient * E statistic(W - center), summed over the weights, in float64."""
+        mean = self.mean(q, term)
+        assert mean is not None
+        if self.condition:
+            mean = _FirstOrder.apply(mean)  # type: ignore[no-untyped-call]
+        return (term.coefficient * mean).sum(dtype=torch.float64) if mean.shape == q.shape else mean
 
 
 class _FirstOrder(torch.autograd.Function):
@@ -86,9 +62,75 @@ class _FirstOrder(torch.autograd.Function):
         return grad
 
 
-CLOSED: dict[str, Callable[[Posterior, Term, TermPlan], Tensor]] = {
-    "abs": _abs,
-    "softplus": _softplus,
-    "mgf": _mgf,
-    "norm": _norm,
+def _shift(q: Posterior, term: Term) -> Tensor:
+    return torch.as_tensor(q.loc - term.center, dtype=q.dtype, device=q.device).expand(q.shape)
+
+
+def _length(term: Term) -> Number:
+    assert isinstance(term.statistic, General)
+    return term.statistic.length
+
+
+def _kind(statistic: Statistic) -> str:
+    return statistic.kind if isinstance(statistic, General) else ""
+
+
+def _has_mgf(q: PosteriorKey, statistic: Statistic, center: float | None) -> bool:
+    if not isinstance(statistic, Monomial) or q.form.outer is not EXP or not q.noise.mgf_limit > 0:
+        return False
+    return (center == 0 or statistic.polynomial) and not statistic.absolute
+
+
+def _mgf(q: Posterior, term: Term) -> Tensor:
+    """E (e^v - c)^p = sum_k binom(p, k) (-c)^(p-k) E e^(k v), and E e^(p v) for c = 0 and any real p."""
+    assert isinstance(term.statistic, Monomial)
+    p = term.statistic.power
+    if not isinstance(term.center, Tensor) and term.center == 0:
+        return _power(q, p)
+    mean: Tensor = (-term.center) ** int(p) * torch.ones_like(q.scale)
+    for k in range(1, int(p) + 1):
+        mean = mean + math.comb(int(p), k) * (-term.center) ** (int(p) - k) * _power(q, float(k))
+    return mean
+
+
+def _power(q: Posterior, p: float) -> Tensor:
+    log_mgf = q.noise.log_mgf(p * q.scale)
+    assert log_mgf is not None
+    return (p * q.loc + log_mgf).exp()
+
+
+def _equal_scales(q: Posterior, term: Term) -> bool:
+    return bool(((q.scale / _length(term) - 1).detach().abs() <= CLOSE).all())
+
+
+def _proportional(q: Posterior, term: Term) -> bool:
+    ratio = (q.scale / _length(term)).detach()
+    same = torch.as_tensor(q.loc - term.center).detach()
+    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= CLOSE * float(ratio.max())
+
+
+CLOSED_FORMS = {
+    "|w|": ClosedForm(
+        lambda q, g, center: (
+            q.form.outer is IDENTITY and g == Monomial(1.0, absolute=True) and q.noise.mean_abs(_ONE, _ONE) is not None
+        ),
+        lambda q, term: q.noise.mean_abs(_shift(q, term), q.scale),
+    ),
+    "w^p of w = exp(v)": ClosedForm(_has_mgf, _mgf),
+    "softplus": ClosedForm(
+        lambda q, g, center: (
+            q.form.outer is IDENTITY and _kind(g) == "softplus" and q.noise.mean_softplus(_ONE, _ONE) is not None
+        ),
+        lambda q, term: q.noise.mean_softplus(
+            torch.as_tensor((q.loc - term.center) / _length(term)), q.scale / _length(term)
+        ),
+        "posterior and prior have equal scales",
+        _equal_scales,
+    ),
+    "norm": ClosedForm(
+        lambda q, g, center: _kind(g) == "norm" and q.noise.mean_norm(_ONE) is not None,
+        lambda q, term: q.noise.mean_norm(q.scale / _length(term)),
+        "posterior and prior have equal locations and proportional scales",
+        _proportional,
+    ),
 }

@@ -1,8 +1,8 @@
 """The contraction <n(theta), t>: one sum over weights per entry of the tuple, in a graph of a size without M.
 
-Where t comes from is the caller's affair: moments (`exact`), one draw of their law (`stats`), means over M draws
-(`repar`). The sums and their gradient are one autograd.Function, which keeps theta and t and nothing else; its eager
-twin is plain torch, for double backward and for looking at the graph.
+Where t comes from is the caller's affair: moments, one draw from the distribution of means, or means over M draws. The
+sums and their gradient are one autograd.Function, which saves theta and t and nothing else; its eager twin is plain
+torch, for double backward and for looking at the graph. `Tuple` is the same as the paper writes it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.forms import Entry
+from mcrepar.distributions.forms import Entry, Form, expand
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.fused import Factor, Sums, block_of, wide_sum
-from mcrepar.divergence.layout import Order, unflat
-from mcrepar.divergence.methods import DEFAULT_BYTES
+from mcrepar.divergence.chunks import DEFAULT_BYTES
+from mcrepar.divergence.fused import Factor, Order, Sums, block_of, unflat, wide_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,13 @@ def contract(
         stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
         total = total + stacked @ sums
     return total
+
+
+def slope_entries(q: Posterior) -> tuple[Entry, ...]:
+    """The entries of log f'(v), none where the outer map is the identity."""
+    if q.form.outer.slope is None:
+        return ()
+    return expand(q.form.outer.slope[1], Form(q.form.learned_loc), q.fixed_loc, 0.0, q.noise.positive) or ()
 
 
 def _in_shape(product: Product, q: Posterior, order: Order) -> Product:
@@ -152,3 +160,52 @@ def _times(x: Number, y: Number) -> Number:
     if not isinstance(x, Tensor) and x == 1:
         return y
     return x if not isinstance(y, Tensor) and y == 1 else x * y
+
+
+@dataclass(frozen=True, eq=False)
+class Tuple:
+    """The paper's parameterization tuple (G, n, t) of log p without its constant.
+
+    G(n(theta) * t(xi)) is the mean over the draws xi of the terms of log p(W(theta, xi)), summed over the weights.
+
+    Args:
+        q: the posterior, for its form.
+        terms: of the prior.
+        entries: of each term.
+
+    >>> import mcrepar
+    >>> parts = mcrepar.explain("normal", "normal").tuple
+    >>> loc, scale, xi = torch.tensor([0.5]), torch.tensor([2.0]), torch.tensor([[1.0], [-1.0]])
+    >>> parts.G(parts.n((loc, scale)) * parts.t(xi))  # the mean over both draws of -w^2 / 2
+    tensor(-2.1250)
+    """
+
+    q: Posterior
+    terms: Sequence[Term]
+    entries: Sequence[tuple[Entry, ...]]
+
+    def n(self, theta: Posterior | Sequence[Tensor]) -> Tensor:
+        """What depends on the learned parameters, with a graph: (entries, *shape).
+
+        Args:
+            theta: a posterior of the plan's family, or its learned tensors: loc and scale, or scale alone.
+        """
+        if not isinstance(theta, Posterior):
+            learned: dict[str, Any] = dict(zip(self.q.row.learned, theta, strict=True))
+            theta = self.q.bind(validate=False, **learned)
+        parts = [
+            _summand(theta, theta.loc, Product(term.coefficient, entry, term.center, 1.0))
+            for term, entries in zip(self.terms, self.entries, strict=True)
+            for entry in entries
+        ]
+        like = theta.scale
+        return torch.stack([torch.as_tensor(x, dtype=like.dtype, device=like.device).expand(like.shape) for x in parts])
+
+    def t(self, xi: Tensor) -> Tensor:
+        """The means over draws of the noise's statistics, without a graph: (entries, *shape) from (draws, *shape)."""
+        with torch.no_grad():
+            return torch.stack([entry.tau(xi).mean(0) for entries in self.entries for entry in entries])
+
+    def G(self, products: Tensor) -> Tensor:
+        """Their sum over the entries and the weights."""
+        return products.sum()

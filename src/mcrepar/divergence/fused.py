@@ -1,6 +1,6 @@
 """The sums of a contraction and their gradient as one autograd.Function, in blocks.
 
-It keeps theta and t for the backward and nothing else; with create_graph=True its backward is plain torch.
+It saves theta and t for the backward and nothing else; with create_graph=True its backward is plain torch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,46 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.parameters import Number
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.layout import Order, empty_like, flat, unflat
+
+# In which order the dimensions of a tensor are gone through: as it lies in memory; None is the logical order.
+Order = list[int] | None
 
 COPIES = 8  # temporaries of a block that live at once
 CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
+
+
+def weight_order(q: Posterior, p: Prior) -> Order:
+    """The memory order of the parameters, or the logical one where the prior has values for single weights."""
+    tensors = [*q.learned, *([q.loc] if isinstance(q.loc, Tensor) else [])]
+    tied = p.density.joint or any(t.numel() > 1 for t in p.tensors.values())
+    if tied or any(t.stride() != tensors[0].stride() for t in tensors):
+        return None
+    strides = tensors[0].stride()
+    return sorted(range(len(strides)), key=lambda k: -strides[k])
+
+
+def flat(x: Tensor, order: Order) -> Tensor:
+    """All weights in one row."""
+    return x.reshape(-1) if order is None else x.permute(order).reshape(-1)
+
+
+def unflat(row: Tensor, shape: torch.Size, order: Order) -> Tensor:
+    """The weights of a row in their shape, without a copy."""
+    if order is None:
+        return row.reshape(shape)
+    inverse = sorted(range(len(order)), key=lambda k: order[k])
+    return row.view([shape[k] for k in order]).permute(inverse)
+
+
+def empty_like(x: Tensor, order: Order) -> Tensor:
+    """A tensor of the shape of `x`, whose memory goes through the weights in `order`: `flat` makes a view of it."""
+    strides, step = [0] * x.dim(), 1
+    for k in reversed(range(x.dim()) if order is None else order):
+        strides[k], step = step, step * x.shape[k]
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
 
 
 def wide_sum(device: torch.device) -> torch.dtype:

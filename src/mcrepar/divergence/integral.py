@@ -18,11 +18,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.axis import Axis, axis, locate, place
 from mcrepar.distributions.forms import EXP, IDENTITY
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import LogDensity, Prior
+from mcrepar.distributions.quadrature import Axis, axis, locate, place
 
 TOLERANCE = 1e-10  # of a value, absolute and relative to E |log p|
 SLOPE_TOLERANCE = 1e-7  # of a gradient, likewise, per standard deviation

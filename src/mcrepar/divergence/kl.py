@@ -1,7 +1,8 @@
-"""KL(q || p) = E_q log q - E_q log p: the plan of a pair applied to its tensors."""
+"""KL(q || p) = E_q log q - E_q log p, and E_q g(W): the plan of a pair applied to its tensors."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,29 +10,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.forms import IDENTITY, Entry, expand
-from mcrepar.distributions.parameters import Number
+from mcrepar.distributions.forms import IDENTITY, Entry
+from mcrepar.distributions.parameters import POSITIVE, REAL, Number, Parameter, check_value
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.distributions.prior import Prior, Term
+from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.torch_priors import as_prior
-from mcrepar.divergence import average
-from mcrepar.divergence.checks import check_error, check_finite, check_objects, settle, wide_dtype
-from mcrepar.divergence.closed_forms import closed_mean
-from mcrepar.divergence.contraction import Product, contract
-from mcrepar.divergence.draws import Walk, new_seed
-from mcrepar.divergence.layout import weight_order
-from mcrepar.divergence.means import Means, averages, combined_log_density, lawful, mean_log_density, moments
-from mcrepar.divergence.methods import DEFAULT_BYTES, DEFAULT_DEGREE, Estimator
-from mcrepar.divergence.plan import Plan, inner, plan_pair
-from mcrepar.divergence.quad import quad
-from mcrepar.divergence.refusals import named_extremes
-from mcrepar.divergence.taylor import polynomial
-from mcrepar.divergence.terms import TermPlan
-from mcrepar.errors import TaylorWarning
+from mcrepar.distributions.torch_priors import as_expected, as_prior
+from mcrepar.divergence.average import averages, mean_log_density
+from mcrepar.divergence.chunks import DEFAULT_BYTES
+from mcrepar.divergence.contraction import Product, contract, slope_entries
+from mcrepar.divergence.estimates import Estimate, Job, moments
+from mcrepar.divergence.fused import weight_order
+from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
+from mcrepar.divergence.plan import Plan, decide, plan_pair
+from mcrepar.divergence.reasons import named_extremes
+from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
 
-AVERAGED = ("direct", "stream", "regen", "quad")
-WALKED = ("direct", "stream", "regen", "repar", "taylor")
+SEEN, UNSEEN = 1e-6, 1e-9  # the error of a quadrature that is warned of: relative, and per weight
 
 
 def kl_divergence(
@@ -69,21 +64,49 @@ def kl_divergence(
     >>> round(kl_divergence(q, prior("normal", scale=2.0)).item(), 4)
     0.9544
     """
-    estimator = Estimator(method, n_mc_iter, entropy, degree, center, force, max_bytes)
-    return kl_of(q, as_prior(p), estimator, generator).to(wide_dtype(q.dtype))
+    request = Estimator(method, n_mc_iter, entropy, degree, center, force, max_bytes)
+    return kl_of(q, as_prior(p), request, generator).to(wide_dtype(q.dtype))
+
+
+def expectation(
+    q: Posterior,
+    g: object,
+    n_mc_iter: int | None = None,
+    method: str = "auto",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """E g(W), summed over the tensor, differentiable in the tensors of q: the paper's Equation 3.
+
+    `explain(q, g)` is its plan: which methods apply, which one runs, and the tuple where there is one.
+
+    Args:
+        q: a posterior with learned tensors.
+        g: a statistic (`Monomial`, `General`), or a function of the weights: from a tensor of weights with a leading
+            dimension of draws to one number per weight, or to one per draw.
+        n_mc_iter: M, the number of Monte Carlo iterations.
+        method: as in `kl_divergence`.
+        generator: likewise.
+
+    Raises:
+        McreparError: the expectation does not exist, or the method does not apply to it.
+
+    >>> from mcrepar import posterior
+    >>> q = posterior("normal", loc=torch.tensor([0.0, 1.0]), scale=torch.tensor([1.0, 2.0]))
+    >>> expectation(q, Monomial(2.0))  # (0 + 1) + (1 + 4)
+    tensor(6.)
+    """
+    if not isinstance(q, Posterior):
+        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    return kl_of(q, as_expected(g, q.shape), Estimator(method, n_mc_iter), generator).to(wide_dtype(q.dtype))
 
 
 def kl_of(
-    q: Posterior,
-    p: Prior,
-    estimator: Estimator,
-    generator: torch.Generator | None = None,
-    eager: bool = False,
+    q: Posterior, p: Prior, request: Estimator, generator: torch.Generator | None = None, eager: bool = False
 ) -> Tensor:
     """The KL of two objects in float64; `eager` keeps the contraction in plain autograd, to be looked at."""
     check_objects(q, p, generator)
     plan = plan_pair(q, p)
-    value = apply_plan(plan, q, p, estimator, generator, eager)
+    value = apply_plan(plan, q, p, request, generator, eager)
     check_finite(plan, q, p, value)
     return value
 
@@ -92,56 +115,37 @@ def apply_plan(
     plan: Plan,
     q: Posterior,
     p: Prior,
-    estimator: Estimator,
+    request: Estimator,
     generator: torch.Generator | None = None,
     eager: bool = False,
 ) -> Tensor:
     """The KL of objects that fit together, in float64, with a plan made before."""
     p = p.over(q.numel)
     with named_extremes(q, p), torch.autocast(q.device.type, enabled=False):
-        method = settle(plan, q, p, estimator)
-        return _apply(plan, _widened(q), _widened_prior(p), method, estimator, generator, eager)
+        decision = decide(plan, q, p, request)
+        if decision.infinite_variance:
+            words = f"{plan.pair} by {decision.method} has infinite variance"
+            warnings.warn(words, InfiniteVarianceWarning, stacklevel=4)
+        q, p = _widened(q), _widened_prior(p)
+        return _apply(Job(plan, q, p, decision.method, request, generator), eager)
 
 
-def _apply(
-    plan: Plan,
-    q: Posterior,
-    p: Prior,
-    method: str,
-    estimator: Estimator,
-    generator: torch.Generator | None,
-    eager: bool,
-) -> Tensor:
-    density, order = p.density, weight_order(q, p)
-    constant = _summed(density.constant, q) + density.total(q.numel)
+def _apply(job: Job, eager: bool) -> Tensor:
+    """E log q - E log p, or E g(W) where that is asked for."""
+    q, p, density = job.q, job.p, job.p.density
     penalty, penalised = _variance_penalty(q, density.penalty)
-    constant = constant - penalised
-    if method in AVERAGED:
-        integrand = average.Integrand(q, p)
-        if p.row is None:
-            average.check_foreign(integrand, method)
-        walk = _walk(q, density.joint, method, estimator, generator)
-        cross, error = quad(integrand, walk) if method == "quad" else (getattr(average, method)(integrand, walk), None)
-        entropy, log_density = _entropy(q, method, estimator, walk, {})
-        rest = contract(q, [*entropy, *penalty], order, eager, estimator.max_bytes)
-        value = rest + log_density - cross - constant
-        if error is not None:
-            check_error(plan, value, error, q.numel)
-        return value
-    terms, plans = (density.terms, plan.terms) if method != "taylor" else _polynomials(q, p, estimator)
-    walk = _walk(q, density.joint, method, estimator, generator)
-    means = _means(q, method, _taus(q, plans, method, estimator), walk, generator)
-    products = [
-        Product(-term.coefficient, entry, term.center, means[entry.tau])
-        for term, term_plan in zip(terms, plans, strict=True)
-        for entry in term_plan.entries or ()
-    ]
-    entropy, log_density = _entropy(q, method, estimator, walk, means)
-    value = contract(q, [*products, *entropy, *penalty], order, eager, estimator.max_bytes) + log_density - constant
-    for term, term_plan in zip(terms, plans, strict=True):
-        if term_plan.entries is None:
-            value = value - closed_mean(q, term, term_plan)
-    return value
+    estimate = METHODS[job.method].run(job)
+    entropy, log_density = ([], 0.0) if p.expected else _negative_entropy(job, estimate)
+    products = [*estimate.products, *entropy, *penalty]
+    value = contract(q, products, weight_order(q, p), eager, job.request.max_bytes) + log_density
+    if estimate.mean is not None:
+        value = value - estimate.mean
+    value = value - (_summed(density.constant, q) + density.total(q.numel) - penalised)
+    for form, term in estimate.closed:
+        value = value - form.total(q, term)
+    if estimate.error is not None:
+        _check_error(job.plan, value, estimate.error, q.numel)
+    return 0 - value if p.expected else value  # 0 - 0 is 0, while -0 is -0
 
 
 def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:
@@ -154,85 +158,34 @@ def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Ten
     return [], (penalty * q.variance).expand(q.shape).sum(dtype=torch.float64)
 
 
-def _walk(q: Posterior, whole: bool, method: str, estimator: Estimator, generator: torch.Generator | None) -> Walk:
-    """The draws of a method; the generator is first touched here, after every refusal."""
-    seed = new_seed(generator, q.device) if method in WALKED else 0
-    return Walk(q.noise, estimator.draws, q.numel, q.dtype, q.device, seed, estimator.max_bytes, whole)
-
-
-def _taus(q: Posterior, plans: Sequence[TermPlan], method: str, estimator: Estimator) -> dict[Monomial, None]:
-    """The statistics of the noise whose means are needed, each once."""
-    taus = dict.fromkeys(e.tau for t in plans for e in t.entries or ())
-    if method == "stats" and estimator.entropy == "mc":
-        taus |= dict.fromkeys(tau for _, tau in q.noise.density_terms or ())
-        taus |= dict.fromkeys(e.tau for e in _slope_entries(q))
-    return taus
-
-
-def _means(
-    q: Posterior, method: str, taus: dict[Monomial, None], walk: Walk, generator: torch.Generator | None
-) -> Means:
-    if method == "exact":
-        return moments(q, taus)
-    return lawful(q, taus, walk, generator) if method == "stats" else averages(taus, walk)
-
-
-def _entropy(
-    q: Posterior, method: str, estimator: Estimator, walk: Walk, means: Means
-) -> tuple[list[Product], Tensor | float]:
+def _negative_entropy(job: Job, estimate: Estimate) -> tuple[list[Product], Tensor | float]:
     """E log q = E log q0(xi) - log scale - E log f'(v): the products, and the first term.
 
     Lemma 0: the first term has no gradient, so sampling it changes the noise of the value only.
     """
-    slopes = _slope_entries(q)
-    if estimator.entropy == "exact":
-        t = moments(q, (e.tau for e in slopes))
-        size = 1 if q.noise.joint else q.numel
-        log_density: Tensor | float = -q.noise.entropy() * size
-    elif method == "stats":
-        t, log_density = dict(means), combined_log_density(q, means, q.noise.density_terms or ())
-    else:  # the walk replays its noise
-        t, log_density = averages((e.tau for e in slopes), walk), mean_log_density(q, walk)
+    q, slopes = job.q, slope_entries(job.q)
+    taus = [e.tau for e in slopes]
+    if job.request.entropy == "exact":
+        t = moments(q, taus)
+        log_density: Tensor | float = -q.noise.entropy() * (1 if q.noise.joint else q.numel)
+    elif METHODS[job.method].replays:
+        t, log_density = averages(taus, job.chunks), mean_log_density(q, job.chunks)
+    else:  # log q is a sum of statistics that are drawn already
+        t, log_density = dict(estimate.t), _combined_log_density(q, estimate)
     coefficient = q.form.outer.slope[0] if q.form.outer.slope is not None else 0.0
     volume = Product(-1.0, Entry(1.0, 0, 0.0, 1, Monomial()), 0.0, 1.0)
     return [volume, *(Product(-coefficient, e, 0.0, t[e.tau]) for e in slopes)], log_density
 
 
-def _slope_entries(q: Posterior) -> tuple[Entry, ...]:
-    """The entries of log f'(v), none where the outer map is the identity."""
-    if q.form.outer.slope is None:
-        return ()
-    loc = q.loc
-    fixed = None if q.form.learned_loc or isinstance(loc, Tensor) else loc
-    plain = replace(q.form, outer=IDENTITY)
-    return expand(q.form.outer.slope[1], plain, fixed, 0.0, q.noise.positive) or ()
-
-
-def _polynomials(q: Posterior, p: Prior, estimator: Estimator) -> tuple[Sequence[Term], Sequence[TermPlan]]:
-    """The prior's terms as Taylor polynomials, with their tuples."""
-    degree = estimator.degree or DEFAULT_DEGREE
-    learned = any(t.requires_grad for t in p.tensors.values())
-    positive = q.row.support.lower >= 0
-    terms = [
-        part
-        for term in p.density.terms
-        for part in polynomial(term, q.form, degree, estimator.center, positive, learned)
-    ]
-    warnings.warn(
-        f"taylor of degree {degree} is biased, and higher degrees make it worse beyond a point; "
-        "exact, quad and stream are unbiased",
-        TaylorWarning,
-        stacklevel=6,
-    )
-    form = inner(q.form)
-    loc = None if q.form.learned_loc or isinstance(q.loc, Tensor) else q.loc
-    plans = []
-    for term in terms:
-        center = None if isinstance(term.center, Tensor) else term.center
-        entries = expand(term.statistic, form, loc, center, q.noise.positive)
-        assert entries is not None
-        plans.append(TermPlan(term.statistic, center, entries))
-    return terms, plans
+def _combined_log_density(q: Posterior, estimate: Estimate) -> Tensor:
+    """The mean of log q0(xi) over the draws, summed over the weights: constant + sum of coefficient * t."""
+    terms: Sequence[tuple[float, Monomial]] = q.noise.density_terms or ()
+    constant = -sum(c * q.noise.moment(tau) for c, tau in terms) - q.noise.entropy()
+    total = torch.tensor(constant * q.numel, dtype=torch.float64, device=q.device)
+    for coefficient, tau in terms:
+        t = estimate.t[tau]
+        total += coefficient * (t.sum(dtype=torch.float64) if isinstance(t, Tensor) else t * q.numel)
+    return total
 
 
 def _summed(constant: Number, q: Posterior) -> Tensor | float:
@@ -255,3 +208,90 @@ def _widened_prior(p: Prior) -> Prior:
     """`p` in at least single precision."""
     narrow = {n: t.to(wide_dtype(t.dtype)) for n, t in p.tensors.items() if t.dtype != wide_dtype(t.dtype)}
     return p.filled(**narrow) if narrow else p
+
+
+# ---- what can only be said of tensors: whether they fit together, and whether the result is a number
+
+
+def check_objects(q: object, p: Prior, generator: object) -> None:
+    """Refuse templates and tensors that do not fit together."""
+    if not isinstance(q, Posterior):
+        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    shape, pair = q.shape, f"KL({q.name} || {p.name})"
+    if generator is not None and not isinstance(generator, torch.Generator):
+        what = f"{pair} with a generator of type {type(generator).__name__}"
+        raise ParameterError(what, "it draws nothing", "a torch.Generator")
+    for name, word in p.words.items():
+        why = f"the prior's {name} is {word!r}, which only a network fills in"
+        raise ParameterError(pair, why, "a tensor, or bayesian(net, ...)")
+    if p.relative:
+        why = f"the prior's lengths are relative to {p.relative!r}, which only a network fills in"
+        raise ParameterError(pair, why, "absolute numbers, or bayesian(net, ...)")
+    if p.row is None and p.shape and tuple(p.shape) != tuple(shape):
+        why = f"the prior has shape {tuple(p.shape)}, the weights {tuple(shape)}"
+        raise ParameterError(pair, why, "one shape for both")
+    for parameter in p.row.parameters if p.row is not None else ():
+        value = p.values[parameter.name]
+        if isinstance(value, Tensor):
+            _check_tensor(f"{pair} with the prior's {parameter.name}", value, q)
+            check_value(f"{pair}, prior", parameter, value)
+
+
+def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
+    try:
+        fits = torch.Size(torch.broadcast_shapes(value.shape, q.shape)) == q.shape  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        fits = False
+    if not fits:
+        why = f"its shape {tuple(value.shape)} does not broadcast to the weights' {tuple(q.shape)}"
+        raise ParameterError(what, why, "a number or that shape")
+    if value.dim() and value.device != q.device:
+        raise ParameterError(what, f"it is on {value.device}, the weights on {q.device}", "one device for both")
+    if value.dim() and wide_dtype(value.dtype) != wide_dtype(q.dtype):
+        raise ParameterError(what, f"it is {value.dtype}, the weights {q.dtype}", "one dtype for both")
+
+
+def _check_error(plan: Plan, value: Tensor, error: Tensor, size: int) -> None:
+    """Refuse a quadrature that float64 ends before the mean is reached; warn where its error may be seen."""
+    found, near = float(value.detach()), float(error)
+    if math.isinf(near):
+        raise ParameterError(
+            f"{plan.pair} by quad",
+            "log p goes on growing faster than the posterior falls up to where float64 ends",
+            "parameters of posterior and prior that lie closer together",
+        )
+    if near > max(SEEN * abs(found), UNSEEN * size):
+        warnings.warn(
+            f"{plan.pair} by quad is {found:.6g} with an estimated error of {near:.1g}: its nodes do not resolve "
+            "log p, or its mean lies further out than float64 reaches; choose parameters of posterior and prior that "
+            "lie closer together, or compare with method='stream'",
+            QuadratureWarning,
+            stacklevel=5,
+        )
+
+
+def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
+    """Never a silent NaN or infinity: name the parameter that broke, or the range that was exceeded."""
+    if not bool(torch.isfinite(value.to(wide_dtype(q.dtype)))):
+        raise diagnosis(plan, q, p)
+
+
+def diagnosis(plan: Plan, q: Posterior, p: Prior) -> McreparError:
+    """Why a KL is not finite."""
+    constraints = {"free_loc": REAL, "free_scale": POSITIVE, "free_log_scale": REAL}
+    try:
+        for name, constraint in constraints.items():
+            tensor = getattr(q, name)
+            if tensor is not None:
+                check_value(plan.pair, Parameter(name.removeprefix("free_"), constraint), tensor)
+        for parameter in p.row.parameters if p.row is not None else ():
+            check_value(f"{plan.pair}, prior", parameter, p.values[parameter.name])
+    except ParameterError as error:
+        return error
+    scales = q.scale.detach()
+    return ParameterError(
+        plan.pair,
+        f"its value exceeds the range of {wide_dtype(q.dtype)}, the posterior's scale being between "
+        f"{float(scales.min()):g} and {float(scales.max()):g} and the prior {p!r}",
+        "float64 tensors, or parameters of posterior and prior that lie closer together",
+    )

@@ -8,22 +8,42 @@ of the prior a finite tuple (Theorem F)? if not, is its expectation known in clo
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+import torch
 
 from mcrepar.distributions.forms import EXP, LOG, Entry, Form, expand
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
-from mcrepar.distributions.sample_means import Law
+from mcrepar.distributions.sample_means import MeansDistribution
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.torch_priors import as_prior
-from mcrepar.divergence.methods import DEFAULT_DEGREE, DEFAULT_DRAWS, METHODS, SAMPLED, Estimator
-from mcrepar.divergence.refusals import method_refusals, moment_refusal, named_extremes, support_refusal, threshold
-from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term, unmet_condition
-from mcrepar.divergence.verdicts import VERDICTS, reason, theorem
-from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, MethodError, ParameterError
+from mcrepar.distributions.torch_priors import as_expected, as_prior
+from mcrepar.divergence.contraction import Tuple
+from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error, wide_dtype
+from mcrepar.divergence.reasons import (
+    VERDICTS,
+    describe,
+    moment_refusal,
+    named_extremes,
+    reason,
+    support_refusal,
+    theorem,
+    threshold,
+)
+from mcrepar.divergence.taylor import inner
+from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
+from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
+
+Names = tuple[str, ...]  # `Plan.tuple` hides the type inside the class
+Pairs = tuple[tuple[str, str], ...]
+Terms = tuple[TermPlan, ...]
+Statistics = tuple[Monomial, ...]
+Sides = tuple[Posterior, Prior]
+Keys = set[tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -38,22 +58,24 @@ class Plan:
         infinite_variance: why Monte Carlo has no variance, "" where it has.
         largest_power: E exp(p v) is needed for p up to this (exponential outer map), under the noise's limit.
         met: whether tensors are known that meet the conditions of the closed forms.
+        sides: the objects that it was asked for with.
     """
 
     q: PosteriorKey
     p: PriorKey
     verdict: str
     reason: str
-    terms: tuple[TermPlan, ...] = ()
+    terms: Terms = ()
     refusals: Mapping[str, McreparError] = field(default_factory=dict)
     infinite_variance: str = ""
     largest_power: float = 0.0
     met: bool = False
+    sides: Sides | None = field(default=None, compare=False, repr=False)
 
     @property
     def pair(self) -> str:
         """The pair as errors name it."""
-        return f"KL({self.q.name} || {self.p.name})"
+        return self.p.with_posterior(self.q)
 
     @property
     def has_tuple(self) -> bool:
@@ -71,7 +93,7 @@ class Plan:
         return not self.verdict.startswith("INF")
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def methods(self) -> Names:
         """The methods that apply."""
         return tuple(m for m in METHODS if self.finite and m not in self.refusals)
 
@@ -79,23 +101,23 @@ class Plan:
     def method(self) -> str | None:
         """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
         try:
-            return self.choose(Estimator())
+            return self.decide(Estimator()).method
         except McreparError:
             return None
 
     @property
-    def taus(self) -> tuple[Monomial, ...]:
+    def taus(self) -> Statistics:
         """The distinct statistics of the noise, without the constant."""
         entries = (e for t in self.terms for e in t.entries or ())
         return tuple(dict.fromkeys(e.tau for e in entries if not e.tau.constant))
 
     @property
-    def law(self) -> Law | None:
+    def means_distribution(self) -> MeansDistribution | None:
         """Where `stats` draws its statistics from."""
-        return self.q.noise.law(self.taus) if self.right and self.taus else None
+        return self.q.noise.means_distribution(self.taus) if self.right and self.taus else None
 
     @property
-    def statistics(self) -> tuple[tuple[str, str], ...]:
+    def statistics(self) -> Pairs:
         """The products n(theta), t(xi) of the tuple, as text."""
         centred = any(center != 0 for _, center in self.p.terms)
         return tuple(
@@ -135,101 +157,46 @@ class Plan:
         parts = (expand(power, form, self.q.loc, None, self.q.noise.positive) or () for power in powers)
         return len({key for part in parts for e in part if (key := _key(e, form)) is not None})
 
-    def choose(self, estimator: Estimator) -> str:
-        """The method for `estimator`, or the error that says why there is none."""
-        if not self.finite:
-            raise self.refusals["exact"]
-        wanted, draws = estimator.method, estimator.n_mc_iter
-        if wanted == "auto":
-            wanted = self._auto(draws) if estimator.entropy == "exact" else self._auto_sampled(draws or DEFAULT_DRAWS)
-        if wanted in self.refusals:
-            raise self.refusals[wanted]
-        if wanted in SAMPLED and self.infinite_variance and not estimator.force:
-            raise self.variance_error(wanted, self.infinite_variance)
-        if wanted == "taylor":
-            self._check_taylor(estimator)
-        law = self.law if wanted == "stats" else None
-        if law is not None and estimator.draws < law.from_draws:
-            return "repar"  # too few draws for a law of their means
-        if wanted == "stats" and estimator.entropy == "mc" and self.q.noise.density_terms is None:
-            raise MethodError(
-                f"{self.pair} by stats with entropy='mc'",
-                f"log q of {self.q.noise.label} is not one of the statistics that stats draws",
-                "entropy='exact', or method='repar'",
-            )
-        return wanted
+    @property
+    def tuple(self) -> Tuple | None:
+        """The paper's tuple as functions G, n and t of this pair's values; None where there is none."""
+        if not self.right or self.sides is None:
+            return None
+        q, p = self.sides
+        return Tuple(q, p.sketch().density.terms, [t.entries or () for t in self.terms])
+
+    def decide(self, request: Estimator) -> Decision:
+        """What runs for a request, on what this plan knows."""
+        return decide(self, None, None, request)
 
     @property
-    def conditions(self) -> tuple[str, ...]:
+    def conditions(self) -> Names:
         """When the closed forms of statistics without a tuple hold, of those that do not always."""
         return tuple(t.condition for t in self.terms if t.entries is None and t.condition)
+
+    @property
+    def closed(self) -> bool:
+        """Whether every statistic has a tuple or a closed expectation, on some condition or on none."""
+        return all(t.entries is not None or t.closed is not None for t in self.terms)
 
     def at(self, q: Posterior, p: Prior) -> Plan:
         """The plan for these very tensors, of which some closed forms and moments depend on the values."""
         plan = _at_scale(self, q) if self.largest_power else self
-        if not plan.conditions or "exact" in plan.refusals:
+        if not plan.conditions or not plan.closed:
             return plan
-        unmet = unmet_condition(plan.terms, q, p)
+        pairs = zip(p.density.terms, plan.terms, strict=True)
+        forms = [(t.closed, term) for term, t in pairs if t.entries is None and t.closed is not None]
+        unmet = next((form.condition for form, term in forms if not form.holds(q, term)), None)
         if unmet is None:
             return replace(plan, met=True)
-        instead = f"method={' or '.join(repr(m) for m in ('quad', 'stream') if m in plan.methods)}"
-        error = MethodError(f"{plan.pair} by exact", f"it is closed only if {unmet}", instead)
-        return replace(plan, refusals={**plan.refusals, "exact": error})
+        return replace(plan, refusals={**plan.refusals, **unmet_refusal(plan, unmet)})
 
-    def variance_error(self, method: str, why: str) -> InfiniteVarianceError:
-        """The refusal of a Monte Carlo method without variance."""
-        others = [f"method={m!r} or " for m in ("exact", "quad") if m in self.methods]
-        return InfiniteVarianceError(
-            f"{self.pair} by {method}",
-            f"the KL is finite, but its Monte Carlo estimate has infinite variance: {why}",
-            f"{''.join(others)}force=True to run it all the same",
-        )
-
-    def _auto(self, draws: int | None) -> str:
-        """Rules of math.md H: the best method without M, one of stats, repar and stream with it."""
-        exact = "exact" not in self.refusals and (self.met or not self.conditions)
-        if self.infinite_variance or draws is None:
-            if exact:
-                return "exact"
-            return "quad" if "quad" not in self.refusals and not self.p.foreign else "stream"
-        return self._auto_sampled(draws, stats=True)
-
-    def _auto_sampled(self, draws: int, stats: bool | None = None) -> str:
-        """A method that draws: stats where it can (log q must be among its statistics to be sampled too)."""
-        if not self.right:
-            return "stream"
-        stats = self.q.noise.density_terms is not None if stats is None else stats
-        law = self.law
-        return "stats" if stats and (law is None or draws >= law.from_draws) else "repar"
-
-    def _check_taylor(self, estimator: Estimator) -> None:
-        """A polynomial of degree K needs the moments up to K, and those up to 2K for its variance."""
-        degree = estimator.degree or DEFAULT_DEGREE
-        if self.q.form.outer is LOG:
-            return
-        if not self.q.noise.finite(degree):
-            others = [repr(m) for m in ("exact", "quad", "stream") if m in self.methods]
-            raise MethodError(
-                f"{self.pair} by taylor of degree {degree}",
-                f"it needs the moments of {self.q.noise.label} up to {degree}, and not all of them exist",
-                f"a smaller degree, or method={' or '.join(others)}",
-            )
-        if not self.q.noise.finite(2 * degree) and not estimator.force:
-            raise self.variance_error(f"taylor of degree {degree}", f"it needs E |xi|^{2 * degree}")
-
-    def _keys(self) -> set[tuple[float, ...]]:
+    def _keys(self) -> Keys:
         entries = (e for t in self.terms for e in t.entries or ())
         return {key for e in entries if (key := _key(e, self.q.form)) is not None}
 
     def __str__(self) -> str:
-        from mcrepar.divergence.prose import describe
-
         return describe(self)
-
-
-def inner(form: Form) -> Form:
-    """The form of the variable in which a Taylor polynomial is taken: log w for w = exp(v), else w."""
-    return Form(form.learned_loc) if form.outer is EXP else form
 
 
 def _key(entry: Entry, form: Form) -> tuple[float, ...] | None:
@@ -248,12 +215,83 @@ def _entropy_keys(q: PosteriorKey) -> set[tuple[float, ...]]:
     return keys
 
 
+@dataclass(frozen=True)
+class Decision:
+    """The method that runs, why it is this one, and why its Monte Carlo estimate has no variance ("" where it has)."""
+
+    method: str
+    reason: str
+    infinite_variance: str = ""
+
+
+def decide(plan: Plan, q: Posterior | None, p: Prior | None, request: Estimator) -> Decision:
+    """The method that a request runs, or the error that says why none does: the only place that decides.
+
+    Args:
+        plan: of the pair.
+        q: the posterior; without learned tensors, or None, the families alone decide.
+        p: the prior; where a network has still to fill it in, or None, likewise.
+        request: what was asked for.
+
+    Raises:
+        McreparError: the refusal of the method that was asked for, before any tensor is touched where families refuse.
+
+    >>> from mcrepar import explain
+    >>> decide(explain("normal", "normal"), None, None, Estimator(n_mc_iter=1000)).method
+    'stats'
+    """
+    decision = _decide(plan, request)
+    if q is None or p is None or not q.learned or p.words or p.relative:
+        return decision
+    at = plan.at(q, p)
+    if at is not plan:
+        decision = _decide(at, request)
+    if METHODS[decision.method].weights:
+        _check_range(at, q)
+    return decision
+
+
+def _decide(plan: Plan, request: Estimator) -> Decision:
+    """The decision on families, and on the values that a plan knows already."""
+    if not plan.finite:
+        raise next(iter(plan.refusals.values()))
+    method, why = request.method, "it was asked for"
+    if method not in METHODS:  # auto
+        reasons = ((name, row.auto(plan, request)) for name, row in METHODS.items())
+        method, why = next((name, reason) for name, reason in reasons if reason)
+    if method in plan.refusals:
+        raise plan.refusals[method]
+    row = METHODS[method]
+    if row.samples and plan.infinite_variance and not request.force:
+        raise variance_error(plan, method, plan.infinite_variance)
+    fallback = row.fallback(plan, request)
+    if fallback is None:
+        row.check(plan, request)
+    return Decision(*(fallback or (method, why)), plan.infinite_variance if row.samples else "")
+
+
+def _check_range(plan: Plan, q: Posterior) -> None:
+    """Refuse draws of w = exp(v) that vanish or overflow in this precision, where log w, 1 / w or w are not finite."""
+    if q.form.outer is not EXP or q.noise.positive:
+        return
+    dtype = wide_dtype(q.dtype)
+    lowest, highest = float((q.loc - 6 * q.scale).detach().min()), float((q.loc + 6 * q.scale).detach().max())
+    least, most = math.log(torch.finfo(dtype).tiny), math.log(torch.finfo(dtype).max)
+    if math.isfinite(lowest + highest) and (lowest < least or highest > most):
+        others = [f" or method={m!r}" for m in plan.methods if not METHODS[m].samples]
+        raise ParameterError(
+            f"{plan.pair} by drawing exp(v)",
+            f"v lies in [{lowest:.3g}, {highest:.3g}], and {dtype} holds exp(v) for v in [{least:.3g}, {most:.3g}]",
+            f"float64 tensors{''.join(others)}",
+        )
+
+
 def explain(q: str | Posterior, p: object) -> Plan:
     """The plan of a pair: verdict, methods, tuple, d_P, reason.
 
     Args:
         q: a name of `POSTERIORS` or a posterior.
-        p: a name of `PRIORS`, a prior, or any torch.distributions object.
+        p: a name of `PRIORS`, a prior, any torch.distributions object, or what `expectation` takes for g.
 
     >>> plan = explain("gamma", "inverse_gaussian")
     >>> plan.verdict, plan.method, plan.d_P, plan.d_P_total
@@ -264,8 +302,13 @@ def explain(q: str | Posterior, p: object) -> Plan:
             f"explain({type(q).__name__}, ...)", "it is no posterior", "a name or posterior(name, ...)"
         )
     q = posterior(q) if isinstance(q, str) else q
-    p = prior(p) if isinstance(p, str) else as_prior(p)
-    plan = plan_pair(q, p)
+    if isinstance(p, str):
+        p = prior(p)
+    elif isinstance(p, Prior | torch.distributions.Distribution):
+        p = as_prior(p)
+    else:
+        p = as_expected(p, q.shape if q.learned else (1,))
+    plan = replace(plan_pair(q, p), sides=(q, p.over(q.numel) if q.learned else p))
     return plan if p.words or p.relative or not q.learned else plan.at(q, p)
 
 
@@ -303,13 +346,6 @@ def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
     variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{threshold(q, 2 * wide)}"
     verdict = "N" if any(t.entries is None for t in terms) else theorem(q, terms)
     powers = [t.statistic.growth for t in terms if t.entries is None and q.form.outer is EXP]
-    return Plan(
-        q,
-        p,
-        verdict,
-        reason(q, p, verdict, terms),
-        terms,
-        method_refusals(q, p, terms),
-        variance,
-        max([0.0, *powers]),
-    )
+    plan = Plan(q, p, verdict, reason(q, p, verdict, terms), terms, {}, variance, max([0.0, *powers]))
+    refusals = {name: error for name, row in METHODS.items() if (error := row.refusal(plan, name)) is not None}
+    return replace(plan, refusals=refusals)

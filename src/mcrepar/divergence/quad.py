@@ -2,27 +2,29 @@
 
 All weights of a tensor share the noise and, mostly, the prior, so E log p(W) is one smooth function of loc and scale.
 It is computed on a grid, in asinh((loc - centre) / length) and log scale, and interpolated; the grid is refined until
-the table agrees with the quadrature of some of the weights, else every weight is integrated.
+the table agrees with the quadrature of some of the weights, else every weight is integrated. Tables are kept: training
+builds one when its weights leave the range of the last, and checks it at every step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcrepar.distributions.forms import IDENTITY
-from mcrepar.distributions.interpolation import Surface
+from mcrepar.distributions.quadrature import Surface
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.average import Integrand, cut, refuse_second_derivatives
-from mcrepar.divergence.draws import COPIES, CPU_BLOCK, Walk
+from mcrepar.divergence.chunks import COPIES, CPU_BLOCK
 from mcrepar.divergence.integral import Expectation, Weights, expectation
 
-FROM = 20_000  # weights from which a table is cheaper
+FROM = 5_000  # weights from which a table is cheaper
 CHECKED = 200  # weights at random whose quadrature a table must meet
 CLOSE = 1e-8  # how near a table's values must be in the mean, absolute and relative
 SLOPES, ONE = 100, 100  # how many times that its gradients may miss, and a single weight
@@ -30,16 +32,17 @@ LEAST = 0.01  # of the gradient by log scale, which is added to the entropy's, o
 FIRST = (25, 13)  # points of the first grid
 SHARE = 4  # a table has at most one point for so many weights
 BLOCK = 2**14  # weights that are interpolated at once
+CELL = 0.5  # the ends of a table lie on multiples of it, in both of its coordinates
 
 
-def quad(integrand: Integrand, walk: Walk) -> tuple[Tensor, Tensor]:
-    """sum over weights of E log p(W) without its constant, with S tensors kept for the backward, and its error."""
+def integrated(integrand: Integrand, max_bytes: int) -> tuple[Tensor, Tensor]:
+    """sum over weights of E log p(W) without its constant, with S tensors saved for the backward, and its error."""
     inputs = [*integrand.theta, *integrand.zeta]
     needed = [x.requires_grad and torch.is_grad_enabled() for x in inputs]
     with torch.no_grad():
-        weights = _wide(integrand, inputs, needed, walk)
-        most = walk.max_bytes // (COPIES * weights.scale.element_size())
-        most = min(most, CPU_BLOCK) if walk.device.type == "cpu" else most
+        weights = _wide(integrand, inputs, needed)
+        most = max_bytes // (COPIES * weights.scale.element_size())
+        most = min(most, CPU_BLOCK) if weights.scale.device.type == "cpu" else most
         found = _tabulated(weights, most) or expectation(weights, most)
         split = len(integrand.theta)
         slopes = [
@@ -50,9 +53,9 @@ def quad(integrand: Integrand, walk: Walk) -> tuple[Tensor, Tensor]:
     return total, error
 
 
-def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool], walk: Walk) -> Weights:
+def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool]) -> Weights:
     """The weights in double precision, with the prior's values for each of them."""
-    dtype = torch.float32 if walk.device.type == "mps" else torch.float64
+    dtype = torch.float32 if inputs[0].device.type == "mps" else torch.float64
     split = len(integrand.theta)
     scale, *rest = (x.detach().to(dtype) if x.is_floating_point() else x for x in inputs)
     loc, zeta = rest[0] if split == 2 else integrand.q.loc, rest[split - 1 :]
@@ -87,24 +90,41 @@ class _Known(torch.autograd.Function):
         return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Chart:
-    """The coordinates of a table: asinh((loc - centre) / length), and log scale."""
+    """The coordinates of a table, asinh((loc - centre) / length) and log scale, and its range in them.
 
-    weights: Weights
+    A table is a function of its chart alone, whose ends lie on multiples of `CELL` and whose length is a power of 2:
+    steps of training share it while their weights stay in it, and a step that is repeated later gives the same bits.
+
+    Args:
+        weights: of the pair, for its noise, form and prior.
+        pair: what a table depends on besides the range.
+    """
+
+    weights: Weights = field(compare=False)
+    pair: tuple[Any, ...]
     centre: float
     length: float
+    ends: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def of(cls, weights: Weights) -> _Chart:
         """With the centre of the prior, and the larger of its shortest feature and the narrowest weight as length."""
-        if weights.q.form.outer is not IDENTITY:
-            return cls(weights, 0.0, 1.0)
-        noise, terms = weights.q.noise, weights.density(weights.zeta).terms
-        spread = math.sqrt(noise.moment(Monomial(2.0))) if noise.finite(2.0) else 1.0
-        least = spread * float(weights.scale.min())
-        features = [float(d) for t in terms for d in t.statistic.features if float(d) > 0]
-        return cls(weights, float(terms[-1].center), max(min(features, default=least), least))
+        q, p, fixed = weights.q, weights.p, None if isinstance(weights.loc, Tensor) else weights.loc
+        empty = replace(weights, q=replace(q, free_loc=None, free_scale=None, free_log_scale=None))
+        pair = (q.noise, q.form, p.name, tuple(p.values.items()), fixed, tuple(weights.needed), weights.scale.dtype)
+        centre, length = 0.0, 1.0
+        if q.form.outer is IDENTITY:
+            terms = weights.density(weights.zeta).terms
+            spread = math.sqrt(q.noise.moment(Monomial(2.0))) if q.noise.finite(2.0) else 1.0
+            least = spread * float(weights.scale.min())
+            features = [float(d) for t in terms for d in t.statistic.features if float(d) > 0]
+            centre, length = float(terms[-1].center), max(min(features, default=least), least)
+        chart = cls(empty, (*pair, weights.scale.device), centre, 2.0 ** math.floor(math.log2(length)))
+        ends = [(float(x.min()), float(x.max())) for x in chart.coordinates(weights)]
+        cells = [(CELL * math.floor(low / CELL), CELL * (math.floor(high / CELL) + 1)) for low, high in ends]
+        return replace(chart, ends=(cells[0] if fixed is None else (0.0, 0.0), cells[1]))
 
     def coordinates(self, w: Weights) -> tuple[Tensor, Tensor]:
         """Of weights."""
@@ -113,11 +133,25 @@ class _Chart:
             return torch.zeros_like(log_scale), log_scale
         return ((w.loc - self.centre) / self.length).asinh(), log_scale
 
-    def at(self, first: Tensor, second: Tensor) -> Weights:
-        """The weights at the points of a grid."""
-        a, b = (x.flatten() for x in torch.meshgrid(first, second, indexing="ij"))
+    def table(self, shape: tuple[int, int], most: int) -> tuple[Surface, float]:
+        """The table of a grid, and the largest error of its quadratures."""
+        steps = [(high - low) / max(n - 1, 1) or 1.0 for (low, high), n in zip(self.ends, shape, strict=True)]
+        like = self.weights.scale
+        axes = [
+            low + step * torch.arange(n, dtype=like.dtype, device=like.device)
+            for (low, _), step, n in zip(self.ends, steps, shape, strict=True)
+        ]
+        a, b = (x.flatten() for x in torch.meshgrid(*axes, indexing="ij"))
         loc = self.centre + self.length * a.sinh() if isinstance(self.weights.loc, Tensor) else self.weights.loc
-        return replace(self.weights, scale=b.exp(), loc=loc)
+        grid = replace(self.weights, scale=b.exp(), loc=loc)
+        found = expectation(grid, most)
+        surface = Surface([low for low, _ in self.ends], steps, _fields(grid, found).view(-1, *shape))
+        return surface, float(found.error.max())
+
+
+@lru_cache(maxsize=64)
+def _kept(chart: _Chart, shape: tuple[int, int], most: int) -> tuple[Surface, float]:
+    return chart.table(shape, most)
 
 
 def _tabulated(weights: Weights, most: int) -> Expectation | None:
@@ -129,18 +163,24 @@ def _tabulated(weights: Weights, most: int) -> Expectation | None:
     coordinates = chart.coordinates(weights)
     chosen = weights[_picked(coordinates)]
     true, points = _fields(chosen, expectation(chosen, most)), chart.coordinates(chosen)
-    sizes = true[1:].abs().mean(1)
-    if weights.needed[0]:
-        sizes[0].clamp_(min=LEAST)
-    bound = CLOSE * torch.cat([1 + true[:1].abs().mean(1), SLOPES * sizes])
-    shape = [1 if bool(x.min() == x.max()) else n for x, n in zip(coordinates, FIRST, strict=True)]
+    bound = _bound(true, weights)
+    shape = (1 if chart.ends[0][0] == chart.ends[0][1] else FIRST[0], FIRST[1])
     while shape[0] * shape[1] * SHARE <= count:
-        surface, error = _surface(chart, coordinates, shape, most)
+        # a prior with tensors of its own has another table at every step
+        surface, error = chart.table(shape, most) if weights.zeta else _kept(chart, shape, most)
         misses = (surface(*points) - true).abs()
         if bool((misses.mean(1) <= bound).all() and (misses.amax(1) <= ONE * bound).all()):
             return _read(surface, coordinates, weights, float(misses[0].mean()) + error)
-        shape = _finer(surface.values, bound, shape)
+        shape = _finer(surface.values, _bound(surface.values.flatten(1), weights), shape)
     return None
+
+
+def _bound(fields: Tensor, weights: Weights) -> Tensor:
+    """How far a table of these fields may miss in the mean."""
+    sizes = fields[1:].abs().mean(1)
+    if weights.needed[0]:
+        sizes[0].clamp_(min=LEAST)
+    return CLOSE * torch.cat([1 + fields[:1].abs().mean(1), SLOPES * sizes])
 
 
 def _picked(coordinates: tuple[Tensor, Tensor]) -> Tensor:
@@ -158,7 +198,7 @@ def _fields(weights: Weights, found: Expectation) -> Tensor:
     return torch.stack([found.value, *own, *(s for s in found.slopes[weights.theta :] if s is not None)])
 
 
-def _finer(values: Tensor, bound: Tensor, shape: Sequence[int]) -> list[int]:
+def _finer(values: Tensor, bound: Tensor, shape: tuple[int, int]) -> tuple[int, int]:
     """The next grid: finer in the directions in which every second point does not give those between."""
     out = []
     for dimension, n in zip((1, 2), shape, strict=True):
@@ -170,23 +210,8 @@ def _finer(values: Tensor, bound: Tensor, shape: Sequence[int]) -> list[int]:
         out.append(bool((miss > ONE * bound).any()))
     if not any(out):
         out = [n > 1 for n in shape]
-    return [2 * n - 1 if finer else n for n, finer in zip(shape, out, strict=True)]
-
-
-def _surface(
-    chart: _Chart, coordinates: tuple[Tensor, Tensor], shape: Sequence[int], most: int
-) -> tuple[Surface, float]:
-    """The table of a grid over the range of the coordinates, and the largest error of its quadratures."""
-    ends = [(float(x.min()), float(x.max())) for x in coordinates]
-    steps = [(high - low) / max(n - 1, 1) or 1.0 for (low, high), n in zip(ends, shape, strict=True)]
-    like = coordinates[0]
-    axes = [
-        low + step * torch.arange(n, dtype=like.dtype, device=like.device)
-        for (low, _), step, n in zip(ends, steps, shape, strict=True)
-    ]
-    grid = chart.at(*axes)
-    found = expectation(grid, most)
-    return Surface([low for low, _ in ends], steps, _fields(grid, found).view(-1, *shape)), float(found.error.max())
+    first, second = (2 * n - 1 if finer else n for n, finer in zip(shape, out, strict=True))
+    return first, second
 
 
 def _read(surface: Surface, coordinates: tuple[Tensor, Tensor], weights: Weights, error: float) -> Expectation:

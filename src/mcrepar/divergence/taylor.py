@@ -12,13 +12,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.forms import EXP, Form
+from mcrepar.distributions.forms import EXP, Entry, Form, expand
 from mcrepar.distributions.parameters import Number
-from mcrepar.distributions.prior import Term
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.prior import Prior, Term
 from mcrepar.distributions.statistics import General, Monomial
 from mcrepar.errors import MethodError, ParameterError
 
 MOST_GENERAL = 8  # nested derivatives of an arbitrary function grow exponentially
+
+
+def inner(form: Form) -> Form:
+    """The form of the variable in which a Taylor polynomial is taken: log w for w = exp(v), else w."""
+    return Form(form.learned_loc) if form.outer is EXP else form
+
+
+def polynomials(q: Posterior, p: Prior, degree: int, point: float | None) -> list[tuple[Term, tuple[Entry, ...]]]:
+    """The prior's terms as the terms of Taylor polynomials, each with its tuple."""
+    learned = any(t.requires_grad for t in p.tensors.values())
+    positive = q.row.support.lower >= 0
+    terms = [part for t in p.density.terms for part in polynomial(t, q.form, degree, point, positive, learned)]
+    out = []
+    for term in terms:
+        center = None if isinstance(term.center, Tensor) else term.center
+        entries = expand(term.statistic, inner(q.form), q.fixed_loc, center, q.noise.positive)
+        assert entries is not None
+        out.append((term, entries))
+    return out
 
 
 def polynomial(term: Term, form: Form, degree: int, point: float | None, positive: bool, learned: bool) -> list[Term]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from mcrepar.distributions.forms import EXP, IDENTITY, Entry, Form, expand
+from mcrepar.distributions.forms import IDENTITY, Entry, Form, expand
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import Interval
 from mcrepar.distributions.posterior import Posterior, PosteriorRow
-from mcrepar.distributions.prior import Prior, Term
+from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import General, Monomial, Statistic
-
-CLOSE = 1e-6  # relative; closed forms that hold at equal scales are right to first order around them
+from mcrepar.divergence.closed_forms import CLOSED_FORMS, ClosedForm
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,12 @@ class PosteriorKey:
     @classmethod
     def of(cls, q: Posterior) -> PosteriorKey:
         """The key of `q`."""
-        loc = None if q.form.learned_loc else q.loc
-        return cls(q.row, q.name, q.noise, q.form, q.row.support, None if isinstance(loc, Tensor) else loc)
+        return cls(q.row, q.name, q.noise, q.form, q.row.support, q.fixed_loc)
 
 
 @dataclass(frozen=True)
 class PriorKey:
-    """What a plan needs of a prior; a centre is None where it is a tensor."""
+    """What a plan needs of a prior, or of a statistic whose expectation is asked for; a centre is None for a tensor."""
 
     name: str
     terms: tuple[tuple[Statistic, float | None], ...]
@@ -47,6 +43,7 @@ class PriorKey:
     simplex: bool
     kernel: bool
     foreign: bool
+    expected: bool
     penalised: bool = False
 
     @classmethod
@@ -56,7 +53,17 @@ class PriorKey:
         density, kernel = p.density, p.row is not None and p.row.kernel
         terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in density.terms)
         penalised = isinstance(density.penalty, Tensor) or density.penalty != 0
-        return cls(p.name, terms, p.support, p.improper, p.simplex, kernel, p.row is None, penalised)
+        foreign = p.row is None
+        return cls(p.name, terms, p.support, p.improper, p.simplex, kernel, foreign, p.expected, penalised)
+
+    @property
+    def value(self) -> str:
+        """What is computed of it."""
+        return "expectation" if self.expected else "KL"
+
+    def with_posterior(self, q: PosteriorKey | Posterior) -> str:
+        """The pair as errors name it."""
+        return f"E {self.name} under {q.name}" if self.expected else f"KL({q.name} || {self.name})"
 
 
 @dataclass(frozen=True)
@@ -67,20 +74,23 @@ class TermPlan:
         statistic: of the weight.
         center: subtracted from the weight, None where it is a tensor.
         entries: its tuple, None where Theorem F says that there is none.
-        closed: the name of the closed expectation of a statistic without a tuple, "" where none is known.
-        condition: when that closed form holds, "" for always.
+        closed: the closed expectation of a statistic without a tuple, None where none is known.
     """
 
     statistic: Statistic
     center: float | None
     entries: tuple[Entry, ...] | None
-    closed: str = ""
-    condition: str = ""
+    closed: ClosedForm | None = None
 
     @property
     def text(self) -> str:
         """How the statistic is printed."""
         return self.statistic.text("w" if self.center == 0 else "(w - c)")
+
+    @property
+    def condition(self) -> str:
+        """When the closed form holds, "" for always."""
+        return "" if self.closed is None else self.closed.condition
 
 
 def plan_term(q: PosteriorKey, statistic: Statistic, center: float | None) -> TermPlan:
@@ -91,25 +101,8 @@ def plan_term(q: PosteriorKey, statistic: Statistic, center: float | None) -> Te
     entries = expand(statistic, q.form, q.loc, center, q.noise.positive)
     if entries is not None:
         return TermPlan(statistic, center, entries)
-    return TermPlan(statistic, center, None, *_closed(q, statistic, center))
-
-
-def _closed(q: PosteriorKey, statistic: Statistic, center: float | None) -> tuple[str, str]:
-    """The closed expectation of a statistic without a tuple (math.md D3), and when it holds."""
-    probe = torch.ones(())
-    outer, noise = q.form.outer, q.noise
-    if isinstance(statistic, Monomial):
-        if outer is IDENTITY and statistic == Monomial(1.0, absolute=True):
-            return ("abs", "") if noise.mean_abs(probe, probe) is not None else ("", "")
-        expandable = center == 0 or statistic.polynomial
-        if outer is EXP and expandable and not statistic.absolute and noise.mgf_limit > 0:
-            return "mgf", ""
-        return "", ""
-    if outer is IDENTITY and statistic.kind == "softplus" and noise.mean_softplus(probe, probe) is not None:
-        return "softplus", "posterior and prior have equal scales"
-    if statistic.kind == "norm" and noise.joint:
-        return "norm", "posterior and prior have equal locations and proportional scales"
-    return "", ""
+    closed = next((form for form in CLOSED_FORMS.values() if form.applies(q, statistic, center)), None)
+    return TermPlan(statistic, center, None, closed)
 
 
 def moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
@@ -120,20 +113,3 @@ def moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
         return ()
     pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
     return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
-
-
-def unmet_condition(plans: Sequence[TermPlan], q: Posterior, p: Prior) -> str | None:
-    """The condition of a closed form that holds for some values only, where these are not among them."""
-    for term, plan in zip(p.density.terms, plans, strict=True):
-        if plan.entries is None and plan.condition and not _holds(plan.closed, term, q):
-            return plan.condition
-    return None
-
-
-def _holds(closed: str, term: Term, q: Posterior) -> bool:
-    assert isinstance(term.statistic, General)
-    ratio = (q.scale / term.statistic.length).detach()
-    if closed == "softplus":
-        return bool(((ratio - 1).abs() <= CLOSE).all())
-    same = torch.as_tensor(q.loc - term.center).detach()
-    return bool((same == 0).all()) and float(ratio.max() - ratio.min()) <= CLOSE * float(ratio.max())

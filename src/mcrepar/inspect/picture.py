@@ -171,7 +171,7 @@ def graph_panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[Graph
             )
     plan, names = explain(q, p), _names(q, p)
     p = p.over(q.numel)
-    plan.choose(Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True))  # raises where there is no tuple
+    plan.decide(Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True))  # raises where there is no tuple
     direct, repar = _estimates(q, p, plan)
     return [
         _panel(f"direct, M = {draws:,}", partial(direct, draws), names, plan.d_P_direct(draws)) for draws in n_mc_iter

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.distributions.torch_priors import as_prior
-from mcrepar.divergence.checks import check_objects
+from mcrepar.divergence.kl import check_objects
 from mcrepar.divergence.methods import Estimator, whole_number
 from mcrepar.divergence.plan import plan_pair
 from mcrepar.errors import McreparError, MethodError, ParameterError
@@ -98,7 +98,7 @@ def check_place(place: Place, options: Options, forward: str, factored: bool = F
         if options.pretrained and "loc" not in p.values:
             raise MethodError(f"pretrained=True with prior {p.name!r}", "it has no loc to centre", "prior='normal'")
         plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
-        plan.choose(options.estimator)
+        plan.decide(options.estimator)
         if not factored:
             check_signs(place.name, place.parameter, options)
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.distributions.variates import Source
+from mcrepar.distributions.random import Source
 from mcrepar.errors import MethodError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.per_example import per_example

@@ -21,9 +21,8 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, N
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.checks import check_finite
-from mcrepar.divergence.kl import apply_plan
-from mcrepar.divergence.layout import unflat
+from mcrepar.divergence.fused import unflat
+from mcrepar.divergence.kl import apply_plan, check_finite
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.divergence.checks import wide_dtype
-from mcrepar.divergence.methods import Estimator
+from mcrepar.divergence.methods import Estimator, wide_dtype
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.arguments import check_draw, check_optimizers, check_place, check_structure, chosen_options
 from mcrepar.nn.calibration import Calibration

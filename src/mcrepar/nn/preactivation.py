@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mcrepar.distributions.noise import Noise
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.distributions.variates import Source
 from mcrepar.errors import MethodError
 from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import BayesianModule

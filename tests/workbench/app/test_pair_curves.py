@@ -92,7 +92,7 @@ def test_the_work_is_bounded(name, fixed, up_to, monkeypatch):
     )
     q, p = equal(name, weights=1000, **fixed), mcrepar.prior("normal")
     estimates(q, p, up_to)
-    law = mcrepar.explain(q, p).law
+    law = mcrepar.explain(q, p).means_distribution
     for method, draws in asked:
         drawn = method in SAMPLED and (method != "stats" or draws < law.from_draws)
         assert not drawn or draws * q.numel <= MOST_DRAWS

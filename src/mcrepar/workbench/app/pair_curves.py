@@ -135,7 +135,7 @@ def estimates(q: Posterior, p: Prior, up_to: int, seed: int = 0, points: int = 9
 
 def _affordable(plan: Plan, method: str, draws: int, weights: int) -> bool:
     """Whether so many draws are few, or drawn at once from the law of their means."""
-    law = plan.law if method == "stats" else None
+    law = plan.means_distribution if method == "stats" else None
     return draws * weights <= MOST_DRAWS or (law is not None and law.kind != "drawn" and draws >= law.from_draws)
 
 

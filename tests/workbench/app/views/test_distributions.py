@@ -8,7 +8,7 @@ import torch
 
 import mcrepar
 from mcrepar.divergence.methods import METHODS, SAMPLED
-from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.app.views.distributions import DISTRIBUTIONS, pair_of
 

@@ -13,7 +13,7 @@ from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import PRIORS, prior
 from mcrepar.divergence.plan import Plan, explain
-from mcrepar.divergence.verdicts import VERDICTS
+from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.workbench.app.answer import Answer, Cell, Figure, Table, line
 from mcrepar.workbench.app.controls import Choice, Control, Number, Switch
 from mcrepar.workbench.app.pair_curves import MOST_DRAWS, Curve, Estimates, estimates, weight_densities

@@ -31,8 +31,7 @@ from mcrepar import (
     prior,
 )
 from mcrepar.divergence import kl as divergence
-from mcrepar.divergence.checks import wide_dtype
-from mcrepar.divergence.methods import METHODS, SAMPLED
+from mcrepar.divergence.methods import METHODS, SAMPLED, wide_dtype
 from tests.conftest import example_posterior, example_prior, seeded
 
 INF, NAN = math.inf, math.nan
@@ -435,7 +434,7 @@ def test_wide_dtype(dtype, wide):
 @pytest.mark.parametrize("name", ["logistic", "radial"])
 def test_auto_takes_a_closed_form_whose_condition_holds(name):
     q = posterior(name, loc=torch.tensor([0.1, 0.2]), log_scale=torch.full((2,), 0.3).log().requires_grad_())
-    same, values = POSTERIORS[name].same_law(q)
+    same, values = POSTERIORS[name].same_prior(q)
     p = prior(same, **{n: v.detach() for n, v in values.items()})
     value = kl_divergence(q, p)
     assert abs(value.item()) < 1e-6

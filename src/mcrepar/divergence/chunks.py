@@ -1,8 +1,8 @@
-"""How M draws of noise are walked: in blocks of weights, each with its own seed, on all cores, in bounded memory.
+"""How M draws of noise are taken: in blocks of weights and chunks of draws, on all cores, in bounded memory.
 
 One seed is taken from the user's generator. Every block of weights and chunk of draws has a generator seeded by it
-and by its place, so the noise does not depend on the number of threads, can be replayed (`regen`), and is the same
-for every method that walks it: `repar`, `stream`, `regen` and `direct` see identical noise for one generator state.
+and by its place, so the noise does not depend on the number of threads, can be drawn again, and is the same for every
+method that takes it in chunks.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mcrepar.distributions.cores import on_cores
 from mcrepar.distributions.noise import Noise
-from mcrepar.distributions.variates import GOLDEN
-from mcrepar.distributions.variates import new_seed as new_seed
+from mcrepar.distributions.random import GOLDEN, on_cores
+from mcrepar.distributions.random import new_seed as new_seed
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
-SPLIT = 2**20  # numbers in the table of block radii of a joint law
+SPLIT = 2**20  # numbers in the table of block radii of a joint distribution
+DEFAULT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Walk:
+class Chunks:
     """M draws of noise over a flat tensor of `size` weights.
 
     Args:
-        noise: its law.
+        noise: its distribution.
         draws: M.
         size: the number of weights.
         dtype: of the noise.
@@ -49,7 +49,7 @@ class Walk:
 
     @property
     def threads(self) -> int:
-        """How many blocks are walked at once."""
+        """How many blocks are taken at once."""
         if self.device.type != "cpu":
             return 1
         affordable = self.max_bytes // (COPIES * self.dtype.itemsize * self.budget)
@@ -76,12 +76,12 @@ class Walk:
         for first, radii in self._groups():
             count = self.draws - first if radii is None else len(radii)
 
-            def walk(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
+            def take(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
                 generator = torch.Generator(self.device)
                 for index in share:
-                    self._walk_block(index, blocks[index], first, count, radii, generator, visit)
+                    self._take_block(index, blocks[index], first, count, radii, generator, visit)
 
-            on_cores(len(blocks), self.threads, walk)
+            on_cores(len(blocks), self.threads, take)
 
     def all(self) -> Tensor:
         """All the noise at once: (draws, size)."""
@@ -98,11 +98,11 @@ class Walk:
         return out
 
     def norms(self) -> Tensor:
-        """The norms of the draws of a joint law: (draws,)."""
+        """The norms of the draws of a joint distribution: (draws,)."""
         parts = [self._split(first, count)[0] for first, count in self._group_sizes()]
         return torch.cat(parts)
 
-    def _walk_block(
+    def _take_block(
         self,
         index: int,
         block: slice,
@@ -122,7 +122,7 @@ class Walk:
             visit(block, xi)
 
     def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
-        """Runs of draws: all at once for elementwise noise, tables of block radii for a joint law."""
+        """Runs of draws: all at once for elementwise noise, tables of block radii for a joint distribution."""
         if not self.noise.joint:
             yield 0, None
             return

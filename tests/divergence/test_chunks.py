@@ -1,4 +1,4 @@
-"""The walk over the noise: replayable, the same for any number of threads, exact in law over blocks.
+"""The chunks over the noise: replayable, the same for any number of threads, exact in law over blocks.
 
 Statistical tests fix their seeds; false alarms, for another seed: 6e-7 per |z| < 5, 1e-4 per Kolmogorov-Smirnov test.
 """
@@ -14,7 +14,7 @@ from scipy import stats
 
 from mcrepar import posterior
 from mcrepar.distributions.noises import GammaPower, Normal, Radial
-from mcrepar.divergence.draws import CPU_BLOCK, Walk, new_seed
+from mcrepar.divergence.chunks import CPU_BLOCK, Chunks, new_seed
 from mcrepar.divergence.methods import DEFAULT_BYTES
 from tests.conftest import seeded, z_score
 
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
 SMALL = 2**16  # the smallest max_bytes: 512 doubles per block
 
 
-def walk(noise, draws, size, *, seed=1, max_bytes=DEFAULT_BYTES, dtype=torch.float64, whole=False):
-    return Walk(noise, draws, size, dtype, CPU, seed, max_bytes, whole)
+def chunks(noise, draws, size, *, seed=1, max_bytes=DEFAULT_BYTES, dtype=torch.float64, whole=False):
+    return Chunks(noise, draws, size, dtype, CPU, seed, max_bytes, whole)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_without_a_generator_the_default_one_gives_the_seed():
 
 
 def test_every_place_has_a_seed_of_its_own(threads):
-    """No two chunks of a walk share a seed, even in the 32 bits that torch's CPU generator looks at."""
+    """No two chunks of a chunks share a seed, even in the 32 bits that torch's CPU generator looks at."""
     threads(1)
-    noise = walk(Normal(), 40, 20_000, max_bytes=SMALL)
+    noise = chunks(Normal(), 40, 20_000, max_bytes=SMALL)
     seeds = [noise._seed(place, first) for place in range(len(noise.blocks) + 1) for first in range(40)]
     assert len({s % 2**32 for s in seeds}) == len(seeds) > 1000
 
@@ -65,7 +65,7 @@ def test_every_place_has_a_seed_of_its_own(threads):
 @pytest.mark.parametrize("size", [1, 5, CPU_BLOCK, CPU_BLOCK + 1, 2 * CPU_BLOCK + 3])
 def test_every_weight_is_visited_once_per_draw(size, draws, threads):
     threads(1)
-    noise = walk(Normal(), draws, size, dtype=torch.float32)
+    noise = chunks(Normal(), draws, size, dtype=torch.float32)
     counts = torch.zeros(size, dtype=torch.long)
 
     def visit(block, xi):
@@ -82,7 +82,7 @@ def test_every_weight_is_visited_once_per_draw(size, draws, threads):
 def test_a_walk_can_be_walked_again(law, threads):
     """The noise is a function of the seed alone."""
     threads(1)
-    one, same, other = (walk(law, 3, 40_000, seed=s).all() for s in (5, 5, 6))
+    one, same, other = (chunks(law, 3, 40_000, seed=s).all() for s in (5, 5, 6))
     assert torch.equal(one, same)
     assert not (one == other).any()
 
@@ -90,7 +90,7 @@ def test_a_walk_can_be_walked_again(law, threads):
 def test_weights_and_draws_do_not_repeat(threads):
     """No number occurs twice: blocks and chunks are seeded apart."""
     threads(1)
-    xi = walk(Normal(), 30, 3000, max_bytes=SMALL).all()
+    xi = chunks(Normal(), 30, 3000, max_bytes=SMALL).all()
     assert xi.unique().numel() == xi.numel()
 
 
@@ -103,9 +103,9 @@ def test_threads_do_not_change_a_bit(law, count, threads):
     """The noise of several blocks, with real worker threads."""
     size = CPU_BLOCK * 3 + 5
     threads(1)
-    expected = walk(law, 2, size).all()
+    expected = chunks(law, 2, size).all()
     threads(count)
-    noise = walk(law, 2, size)
+    noise = chunks(law, 2, size)
     assert noise.threads == min(count, 4)
     assert torch.equal(noise.all(), expected)
 
@@ -114,9 +114,9 @@ def test_threads_do_not_change_a_bit(law, count, threads):
 def test_many_threads_or_small_blocks_do_not_change_a_bit(count, max_bytes, threads):
     """The same on a large machine (above 16 threads in float64), or with little memory."""
     threads(1)
-    expected = walk(Normal(), 2, CPU_BLOCK, max_bytes=max_bytes).all()
+    expected = chunks(Normal(), 2, CPU_BLOCK, max_bytes=max_bytes).all()
     threads(count)
-    assert torch.equal(walk(Normal(), 2, CPU_BLOCK, max_bytes=max_bytes).all(), expected)
+    assert torch.equal(chunks(Normal(), 2, CPU_BLOCK, max_bytes=max_bytes).all(), expected)
 
 
 def test_blocks_really_run_in_parallel(threads):
@@ -128,7 +128,7 @@ def test_blocks_really_run_in_parallel(threads):
         if next(seen) < 2:
             barrier.wait()
 
-    walk(Normal(), 1, 2 * CPU_BLOCK).each(visit)
+    chunks(Normal(), 1, 2 * CPU_BLOCK).each(visit)
     assert not barrier.broken
 
 
@@ -138,7 +138,7 @@ def test_grad_mode_reaches_the_workers(threads):
     modes = []
     for mode in (True, False):
         with torch.set_grad_enabled(mode):
-            walk(Normal(), 1, 2 * CPU_BLOCK).each(lambda block, xi: modes.append(torch.is_grad_enabled()))
+            chunks(Normal(), 1, 2 * CPU_BLOCK).each(lambda block, xi: modes.append(torch.is_grad_enabled()))
     assert modes == [True, True, False, False]
 
 
@@ -149,7 +149,7 @@ def test_an_error_in_a_worker_reaches_the_caller(threads):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        walk(Normal(), 1, 2 * CPU_BLOCK).each(visit)
+        chunks(Normal(), 1, 2 * CPU_BLOCK).each(visit)
 
 
 # ---- memory
@@ -161,7 +161,7 @@ def test_blocks_keep_within_max_bytes(dtype, max_bytes, threads):
     """16 temporaries of a block's size on every thread stay below the bound."""
     for count in (1, 4):
         threads(count)
-        noise = walk(Normal(), 5, 10**6, max_bytes=max_bytes, dtype=dtype)
+        noise = chunks(Normal(), 5, 10**6, max_bytes=max_bytes, dtype=dtype)
         largest = max(b.stop - b.start for b in noise.blocks)
         assert largest == noise.budget
         assert 16 * dtype.itemsize * largest * noise.threads <= max_bytes
@@ -178,7 +178,7 @@ def test_radial_over_blocks_is_one_vector(max_bytes, threads):
     """
     threads(1)
     d = 3000
-    noise = walk(Radial(d), 400, d, max_bytes=max_bytes)
+    noise = chunks(Radial(d), 400, d, max_bytes=max_bytes)
     xi = noise.all()
     norms = xi.norm(dim=1)
     torch.testing.assert_close(norms, noise.norms(), rtol=1e-12, atol=0)
@@ -195,7 +195,7 @@ def test_radial_shares_vary_as_they_should(threads):
     """Var |u_block|^2 = 2 b (d - b) / (d^2 (d + 2)) for a direction u: blocks are not given fixed shares."""
     threads(1)
     d, b = 1024, 512
-    noise = walk(Radial(d), 2000, d, max_bytes=SMALL)
+    noise = chunks(Radial(d), 2000, d, max_bytes=SMALL)
     assert len(noise.blocks) == 2
     xi = noise.all()
     share = xi[:, :b].square().sum(1) / xi.square().sum(1)
@@ -205,24 +205,24 @@ def test_radial_shares_vary_as_they_should(threads):
 
 def test_a_joint_prior_sees_all_weights_at_once(threads):
     threads(1)
-    noise = walk(Normal(), 3, 5000, max_bytes=SMALL, whole=True)
+    noise = chunks(Normal(), 3, 5000, max_bytes=SMALL, whole=True)
     blocks = []
     noise.each(lambda block, xi: blocks.append((block, tuple(xi.shape))))
     assert blocks == [(slice(0, 5000), (1, 5000))] * 3
 
 
 def test_many_radial_draws_need_no_large_table(threads):
-    """Block radii come in groups of draws; the norms of all groups are those of the walk."""
+    """Block radii come in groups of draws; the norms of all groups are those of the chunks."""
     threads(1)
-    noise = walk(Radial(1025), 400_000, 1025, max_bytes=SMALL)
+    noise = chunks(Radial(1025), 400_000, 1025, max_bytes=SMALL)
     assert len(noise._group_sizes()) == 2
     assert noise.norms().shape == (400_000,)
 
 
 def test_one_noise_object_serves_the_forward():
-    """The posterior's own draw and the walk use one law: equal second moments, |z| < 5."""
+    """The posterior's own draw and the chunks use one law: equal second moments, |z| < 5."""
     q = posterior("radial", loc=torch.zeros(50, dtype=torch.float64), scale=torch.ones(50, dtype=torch.float64))
     drawn = q.draw(2000, seeded(1)).square().sum(1)
-    walked = walk(q.noise, 2000, 50).all().square().sum(1)
+    walked = chunks(q.noise, 2000, 50).all().square().sum(1)
     assert abs(z_score(drawn - walked, 0.0)) < 5
     assert abs(z_score(walked, 1.0)) < 5

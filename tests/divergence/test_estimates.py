@@ -18,9 +18,11 @@ from scipy import stats
 from mcrepar import POSTERIORS, PRIORS, explain, kl_divergence, posterior, prior
 from mcrepar.distributions.noises import GammaPower, Normal, Radial
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.draws import Walk
-from mcrepar.divergence.means import averages, combined_log_density, lawful, mean_log_density, moments
-from mcrepar.divergence.methods import DEFAULT_BYTES
+from mcrepar.divergence.average import averages, mean_log_density
+from mcrepar.divergence.chunks import Chunks
+from mcrepar.divergence.estimates import Estimate, Job, drawn_means, moments
+from mcrepar.divergence.kl import _combined_log_density
+from mcrepar.divergence.methods import DEFAULT_BYTES, Estimator
 from tests.conftest import example_posterior, example_prior, seeded, z_score
 
 CPU = torch.device("cpu")
@@ -36,7 +38,7 @@ def laws() -> list[tuple[str, str, bool]]:
             for improper in (False, True) if row.kernel else (False,):
                 plan = explain(example_posterior(q), example_prior(p, **({"improper": True} if improper else {})))
                 if "stats" in plan.methods and not plan.infinite_variance:
-                    assert plan.law is None or plan.law.from_draws <= MOST
+                    assert plan.means_distribution is None or plan.means_distribution.from_draws <= MOST
                     out.append((q, p, improper))
     return out
 
@@ -80,7 +82,7 @@ def test_stats_has_the_mean_of_exact_and_the_variance_of_repar(q_name, p_name, i
     size = 4000
     q, p = equal_weights(q_name, size), kernel(p_name, improper)
     plan = explain(q, p)
-    draws = max(30, plan.law.from_draws) if plan.law is not None else 30
+    draws = max(30, plan.means_distribution.from_draws) if plan.means_distribution is not None else 30
     exact = slopes(q, p, "exact", None, 0)
     drawn = slopes(q, p, "stats", draws, 1)
     heavy = not all(q.noise.finite(8 * tau.power) for tau in plan.taus)
@@ -118,7 +120,7 @@ def test_law_shrinks_with_the_draws(q_name):
 def test_too_few_draws_are_drawn_and_averaged():
     """Below from_draws stats is repar, drawn from the very seed that repar would take."""
     q, p = example_posterior("radial", 6), prior("normal")
-    assert explain(q, p).law.from_draws == 30
+    assert explain(q, p).means_distribution.from_draws == 30
     for draws in (1, 2, 29):
         pair = [kl_divergence(q, p, m, draws, generator=seeded(4)) for m in ("stats", "repar")]
         assert pair[0] == pair[1]
@@ -142,21 +144,20 @@ def test_moments_are_those_of_the_noise():
 @pytest.mark.parametrize("draws", [1, 5, 60])
 @pytest.mark.parametrize("max_bytes", [2**16, DEFAULT_BYTES])
 def test_averages_are_means_over_the_walk(law, draws, max_bytes):
-    """t of repar is the mean over the draws of the walk, one draw at a time, in chunks or in blocks."""
-    walk = Walk(law, draws, 700, torch.float64, CPU, 3, max_bytes)
+    """t of repar is the mean over the draws of the chunks, one draw at a time, in chunks or in blocks."""
+    chunks = Chunks(law, draws, 700, torch.float64, CPU, 3, max_bytes)
     taus = [Monomial(), ONE, TWO, Monomial(3.0), *([Monomial(0.0, 1)] if law.positive else [])]
-    found, xi = averages(taus, walk), walk.all()
+    found, xi = averages(taus, chunks), chunks.all()
     assert found[Monomial()] == 1.0
     for tau in taus[1:]:
         torch.testing.assert_close(found[tau], tau(xi).mean(0), rtol=1e-12, atol=1e-14)
         assert not found[tau].requires_grad
 
 
-def test_lawful_keeps_constants_and_names():
-    q = example_posterior("wald", 5)
-    walk = Walk(q.noise, 1000, 5, torch.float64, CPU, 0, DEFAULT_BYTES)
-    taus = [Monomial(-1.0), Monomial(), ONE]
-    found = lawful(q, taus, walk, seeded(1))
+def test_drawn_means_keep_constants_and_names():
+    q, p = example_posterior("wald", 5), prior("wald")
+    job = Job(explain(q, p), q, p, "stats", Estimator("stats", 1000), seeded(1))
+    found = drawn_means(job, [Monomial(-1.0), Monomial(), ONE])
     assert found[Monomial()] == 1.0
     assert (found[ONE] * found[Monomial(-1.0)] >= 1).all()  # Cauchy-Schwarz: the two were not mixed up
     assert float((found[ONE] - 1).abs().max()) < 0.25
@@ -166,12 +167,12 @@ def test_lawful_keeps_constants_and_names():
 def test_mean_log_density_is_that_of_the_walk(q_name):
     """mean_i log q0(xi_i) of the very draws, by scipy-tested densities; for statistics that are drawn, the same."""
     q = example_posterior(q_name, 6)
-    walk = Walk(q.noise, 20, 6, torch.float64, CPU, 3, DEFAULT_BYTES)
-    expected = q.noise.log_density(walk.all()).sum() / 20
-    torch.testing.assert_close(mean_log_density(q, walk), expected, rtol=1e-12, atol=1e-12)
+    chunks = Chunks(q.noise, 20, 6, torch.float64, CPU, 3, DEFAULT_BYTES)
+    expected = q.noise.log_density(chunks.all()).sum() / 20
+    torch.testing.assert_close(mean_log_density(q, chunks), expected, rtol=1e-12, atol=1e-12)
     terms = q.noise.density_terms
     if terms is not None:
-        found = combined_log_density(q, averages([tau for _, tau in terms], walk), terms)
+        found = _combined_log_density(q, Estimate(t=averages([tau for _, tau in terms], chunks)))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 

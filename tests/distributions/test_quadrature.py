@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy import special
 
-from mcrepar.distributions.axis import axis
 from mcrepar.distributions.noises import (
     GammaPower,
     Horseshoe,
@@ -19,6 +18,7 @@ from mcrepar.distributions.noises import (
     Radial,
     SignedGammaPower,
 )
+from mcrepar.distributions.quadrature import Curve, Surface, axis, lagrange
 from mcrepar.distributions.statistics import Monomial
 
 NOISES = [
@@ -27,6 +27,8 @@ NOISES = [
     InverseGaussian(1e4), Horseshoe(1.6), Horseshoe(1e-2), Radial(1), Radial(2), Radial(3), Radial(1000),
     Radial(10**7),
 ]  # fmt: skip
+
+DOUBLE = torch.float64
 
 
 def integral(noise, line, power):
@@ -63,3 +65,31 @@ def test_a_coordinate_of_radial_noise_in_three_dimensions():
     t = np.linspace(-40, 1.5, 300)
     expected = np.log(special.exp1(np.exp(2 * t) / 2)) - 0.5 * np.log(8 * np.pi) + t
     np.testing.assert_allclose(Radial(3).log_weight(torch.tensor(t)), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("points", [2, 6, 8])
+def test_weights_reproduce_polynomials(points):
+    at = torch.linspace(0, points - 1, 23, dtype=DOUBLE)
+    grid = torch.arange(points, dtype=DOUBLE)
+    weights = lagrange(at, points)
+    for degree in range(points):
+        torch.testing.assert_close((weights * grid[:, None] ** degree).sum(0), at**degree, rtol=1e-11, atol=1e-11)
+
+
+def test_a_curve_inside_and_outside():
+    x = torch.linspace(-2, 2, 81, dtype=DOUBLE)
+    curve = Curve(-2.0, 0.05, x.exp())
+    at = torch.tensor([-2.0, -1.987, 0.3333, 1.99, 2.0], dtype=DOUBLE)
+    torch.testing.assert_close(curve(at), at.exp(), rtol=1e-10, atol=1e-10)
+    assert curve(torch.tensor([-2.1, 2.1], dtype=DOUBLE)).tolist() == [-torch.inf, -torch.inf]
+
+
+def test_a_surface_of_two_functions():
+    first, second = torch.linspace(0, 1, 21, dtype=DOUBLE), torch.linspace(-1, 1, 31, dtype=DOUBLE)
+    a, b = torch.meshgrid(first, second, indexing="ij")
+    surface = Surface([0.0, -1.0], [0.05, 2 / 30], torch.stack([(a * b).sin(), a - b]))
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(50, generator=generator, dtype=DOUBLE), 2 * torch.rand(50, generator=generator, dtype=DOUBLE) - 1
+    torch.testing.assert_close(surface(x, y), torch.stack([(x * y).sin(), x - y]), rtol=1e-9, atol=1e-9)
+    thin = Surface([0.0, -1.0], [1.0, 2 / 30], torch.stack([second.exp()])[:, None])
+    torch.testing.assert_close(thin(torch.zeros(50, dtype=DOUBLE), y)[0], y.exp(), rtol=1e-7, atol=1e-7)

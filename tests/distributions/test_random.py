@@ -8,8 +8,8 @@ from scipy import stats
 from torch import nn
 
 import mcrepar
-from mcrepar.distributions import variates
-from mcrepar.distributions.variates import ALONE, BLOCK, Source, device_generator
+from mcrepar.distributions import random as variates
+from mcrepar.distributions.random import ALONE, BLOCK, Source, device_generator
 from tests.conftest import seeded
 
 MANY = ALONE + BLOCK // 3
