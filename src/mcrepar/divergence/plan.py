@@ -22,18 +22,9 @@ from mcrepar.distributions.priors import prior
 from mcrepar.distributions.sample_means import MeansDistribution
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
+from mcrepar.divergence import reasons
 from mcrepar.divergence.contraction import Tuple
 from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error, wide_dtype
-from mcrepar.divergence.reasons import (
-    VERDICTS,
-    describe,
-    moment_refusal,
-    named_extremes,
-    reason,
-    support_refusal,
-    theorem,
-    threshold,
-)
 from mcrepar.divergence.taylor import inner
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
 from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
@@ -85,7 +76,7 @@ class Plan:
     @property
     def right(self) -> bool:
         """Whether every statistic has such a tuple, and the KL is finite."""
-        return VERDICTS[self.verdict].right
+        return reasons.VERDICTS[self.verdict].right
 
     @property
     def finite(self) -> bool:
@@ -196,7 +187,7 @@ class Plan:
         return {key for e in entries if (key := _key(e, self.q.form)) is not None}
 
     def __str__(self) -> str:
-        return describe(self)
+        return reasons.describe(self)
 
 
 def _key(entry: Entry, form: Form) -> tuple[float, ...] | None:
@@ -257,8 +248,8 @@ def _decide(plan: Plan, request: Estimator) -> Decision:
         raise next(iter(plan.refusals.values()))
     method, why = request.method, "it was asked for"
     if method not in METHODS:  # auto
-        reasons = ((name, row.auto(plan, request)) for name, row in METHODS.items())
-        method, why = next((name, reason) for name, reason in reasons if reason)
+        taken = ((name, row.auto(plan, request)) for name, row in METHODS.items())
+        method, why = next((name, because) for name, because in taken if because)
     if method in plan.refusals:
         raise plan.refusals[method]
     row = METHODS[method]
@@ -314,7 +305,7 @@ def explain(q: str | Posterior, p: object) -> Plan:
 
 def plan_pair(q: Posterior, p: Prior) -> Plan:
     """The cached plan of two objects."""
-    with named_extremes(q, p):
+    with reasons.named_extremes(q, p):
         return _plan(PosteriorKey.of(q), PriorKey.of(p.over(q.numel) if q.learned else p))
 
 
@@ -335,17 +326,17 @@ def _at_scale(plan: Plan, q: Posterior) -> Plan:
 @functools.lru_cache(maxsize=4096)
 def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
     terms = tuple(plan_term(q, statistic, center) for statistic, center in p.terms)
-    refusal = support_refusal(q, p)
+    refusal = reasons.support_refusal(q, p)
     if refusal is not None:
         return Plan(q, p, "INF-S", refusal.why, terms, dict.fromkeys(METHODS, refusal))
     diverging = next((s for t in terms for s in moments(q, t) if not q.noise.finite(s)), None)
     if diverging is not None:
-        refusal = moment_refusal(q, p, diverging)
+        refusal = reasons.moment_refusal(q, p, diverging)
         return Plan(q, p, "INF-M", refusal.why, terms, dict.fromkeys(METHODS, refusal))
     wide = next((s for t in terms for s in moments(q, t) if not q.noise.finite(2 * s)), None)
-    variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{threshold(q, 2 * wide)}"
-    verdict = "N" if any(t.entries is None for t in terms) else theorem(q, terms)
+    variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{reasons.threshold(q, 2 * wide)}"
+    verdict = "N" if any(t.entries is None for t in terms) else reasons.theorem(q, terms)
     powers = [t.statistic.growth for t in terms if t.entries is None and q.form.outer is EXP]
-    plan = Plan(q, p, verdict, reason(q, p, verdict, terms), terms, {}, variance, max([0.0, *powers]))
+    plan = Plan(q, p, verdict, reasons.reason(q, p, verdict, terms), terms, {}, variance, max([0.0, *powers]))
     refusals = {name: error for name, row in METHODS.items() if (error := row.refusal(plan, name)) is not None}
     return replace(plan, refusals=refusals)
