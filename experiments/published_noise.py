@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.nn.forward import FORWARDS, LayerWeight
-from mcrepar.nn.latent import Latent
+from mcrepar.nn.forwards import FORWARDS, Forward
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.swap import run
 
 NAME = "published"
 
@@ -30,7 +32,7 @@ def published_noise() -> Iterator[None]:
     >>> "published" in FORWARDS
     False
     """
-    FORWARDS[NAME] = _run
+    FORWARDS[NAME] = Forward(_run)
     try:
         yield
     finally:
@@ -55,17 +57,16 @@ class PublishedNetwork(nn.Module):
 
 def _run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     weights: dict[str, Tensor] = {}
-    for key, latent in bnn.latents.items():
-        assert isinstance(latent, Latent)
-        weights |= {name: LayerWeight.of(latent, _layer) for name in bnn.names[key]}
-    return bnn.run(weights, *args, **kwargs)
+    for names, tensor in random_tensors(bnn).items():
+        assert isinstance(tensor, RandomTensor)
+        weights |= {name: LayerWeight.of(tensor, _layer) for name in names}
+    return run(bnn, weights, *args, **kwargs)
 
 
-def _layer(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -> Tensor:
-    options = {name: value for name, value in rest.items() if name}
-    means, variances = zip(*(_moments(tensor) for tensor in (weight, bias)), strict=True)
-    mean: Tensor = func(x, *means, *rest[""], **options)
-    variance: Tensor = func(x * x, *variances, *rest[""], **options)
+def _layer(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
+    (mean, squared_scale), (bias_mean, bias_square) = _moments(weight), _moments(bias)
+    mean = apply(x, mean, bias_mean)
+    variance = apply(x * x, squared_scale, bias_square)
     z = torch.randn_like(mean)
     radius = torch.randn((), dtype=z.dtype, device=z.device).abs()
     std = variance.clamp_min(torch.finfo(z.dtype).tiny).sqrt()
@@ -76,5 +77,5 @@ def _layer(func: Any, x: Tensor, weight: Any, bias: Any, rest: dict[str, Any]) -
 def _moments(tensor: Any) -> tuple[Any, Any]:
     """Location and squared scale; a tensor that is not random has no second."""
     if isinstance(tensor, LayerWeight):
-        return tensor.latent.centre, (2 * tensor.latent.log_scale).exp()
+        return tensor.tensor.centre, (2 * tensor.tensor.log_scale).exp()
     return tensor, None if tensor is None else torch.zeros_like(tensor)

@@ -21,8 +21,8 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
 from mcrepar.inspect.graph import peak_bytes, saved_bytes
 from mcrepar.models import model
-from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import bayesian
+from mcrepar.nn.random_tensor import RandomTensor
 
 _DATA_SIZE = 50_000
 LOOPS = {"exact": "entropy exact", "mc": "log q sampled too"}
@@ -105,9 +105,9 @@ class TrainingStep:
         self.run(2, lambda: self.kl("exact"))
 
     @property
-    def latents(self) -> list[Latent]:
+    def latents(self) -> list[RandomTensor]:
         """The random tensors."""
-        return [latent for latent in self.bnn.latents.values() if isinstance(latent, Latent)]
+        return [latent for latent in self.bnn.latents.values() if isinstance(latent, RandomTensor)]
 
     @property
     def weights(self) -> int:

@@ -343,7 +343,7 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
         ("x\\[1\\] is NaN", {"x": [torch.zeros(1), torch.tensor([math.nan])]}),
         ("x\\['mask'\\] is NaN", {"x": {"mask": torch.tensor([math.nan])}}),
         ("y has the shape \\(4,\\)", {"y": randn(4)}),
-        ("generator=1: it draws nothing. Use torch.Generator", {"generator": 1}),
+        ("generator=1: it is of type int, not a torch.Generator. Use torch.Generator", {"generator": 1}),
         ("last_layer_draws=0", {"last_layer_draws": 0}),
         ("last_layer_draws='all'", {"last_layer_draws": "all"}),
     ],

@@ -13,16 +13,16 @@ from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, likelihoods, prior
-from mcrepar.nn.latent import Latent
+from mcrepar.nn.random_tensor import RandomTensor
 from mcrepar.optim import NaturalGradient, groups
 from tests.conftest import seeded
 
 D = torch.float64
 
 
-def only(bnn: mcrepar.BayesianModule) -> Latent:
-    (latent,) = bnn.random.values()
-    assert isinstance(latent, Latent)
+def only(bnn: mcrepar.BayesianModule) -> RandomTensor:
+    (latent,) = bnn.latents.values()
+    assert isinstance(latent, RandomTensor)
     return latent
 
 
@@ -149,9 +149,9 @@ def test_a_state_dict_resumes_to_the_same_bits():
 def test_the_largest_change_of_a_scale():
     bnn = network()
     optimizer = NaturalGradient(bnn, 0.0, data_size=32, scale_lr=1e6, max_scale_step=0.02)
-    before = [latent.log_scale.detach().clone() for latent in bnn.random.values()]
+    before = [latent.log_scale.detach().clone() for latent in bnn.latents.values()]
     train(bnn, optimizer, 1)
-    for old, latent in zip(before, bnn.random.values(), strict=True):
+    for old, latent in zip(before, bnn.latents.values(), strict=True):
         assert float((latent.log_scale.detach() - old).abs().max()) == pytest.approx(0.02, rel=1e-4)
 
 
@@ -159,10 +159,10 @@ def test_groups_let_scales_move():
     """After 100 steps of Adam the scales have moved by up to 100 of their own learning rates, not of the means'."""
     for rate, least, most in ((None, 0.3, 1.01), (1e-3, 0.03, 0.101)):
         bnn = network()
-        before = [latent.log_scale.detach().clone() for latent in bnn.random.values()]
+        before = [latent.log_scale.detach().clone() for latent in bnn.latents.values()]
         torch.manual_seed(1)
         train(bnn, torch.optim.Adam(groups(bnn, 1e-3, rate)), 100)
-        pairs = zip(before, bnn.random.values(), strict=True)
+        pairs = zip(before, bnn.latents.values(), strict=True)
         moved = max(float((latent.log_scale.detach() - old).abs().max()) for old, latent in pairs)
         assert least < moved < most
     assert sum(len(group["params"]) for group in groups(bnn, 1e-3)) == len(list(bnn.parameters()))

@@ -215,7 +215,7 @@ def test_dnn_to_bnn_flipout():
         ({"posterior_rho_init": "-3"}, "rho_init='-3'"),
         ({"prior_sigma": None}, "prior_sigma=None: it is not a number. Use a number such as 1.0"),
         ({"prior_mu": "middle"}, "prior_mu='middle': it is not a number"),
-        ({"moped_enable": True, "moped_delta": 0}, "start_std=0"),
+        ({"moped_enable": True, "moped_delta": 0}, "initial_std=0"),
     ],
 )
 def test_dnn_to_bnn_refuses(changes, words):

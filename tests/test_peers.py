@@ -27,7 +27,7 @@ def test_1_the_kl_is_a_sum():
     """Over weights, tensors and layers: never a mean, and one estimate whatever the number of draws."""
     bnn = bayesian(mlp(), "normal", prior("normal", scale=0.5))
     by_hand = 0.0
-    for _, latent in bnn._latents():
+    for _, latent in bnn.latents.items():
         m, s = latent.loc.detach(), latent.log_scale.detach().exp()
         by_hand += (math.log(0.5) - s.log() + (s**2 + m**2) / (2 * 0.25) - 0.5).sum().item()
     assert kl(bnn).item() == pytest.approx(by_hand, rel=1e-12)
@@ -170,7 +170,7 @@ def test_8_conversion_keeps_options_and_is_stochastic_in_eval(layer, shape):
         with bnn.frozen("mean"):
             torch.testing.assert_close(output(bnn), output(plain))
         assert not torch.equal(output(bnn), output(bnn))
-    once = sum(latent.divergence().item() for _, latent in bnn._latents())
+    once = sum(latent.divergence().item() for _, latent in bnn.latents.items())
     assert kl(bnn).item() == pytest.approx(once, rel=1e-9)
     random = [n for n, _ in plain.named_parameters() if "norm" not in n]
     assert sorted(name for names in bnn.names.values() for name in names) == sorted(random)

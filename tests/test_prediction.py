@@ -12,6 +12,7 @@ from torch import nn
 import mcrepar
 from mcrepar import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Normal
+from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Classes, Prediction, predict
 from tests.conftest import seeded
 
@@ -30,7 +31,7 @@ def by_hand(bnn, x, draws, seed):
     """The outputs of the same draws, one after the other."""
     generator = seeded(seed)
     with torch.no_grad():
-        return torch.stack([bnn.run(bnn.draw(generator), x) for _ in range(draws)])
+        return torch.stack([run_on(bnn, bnn.draw(generator), x) for _ in range(draws)])
 
 
 # --- regression -------------------------------------------------------------------------------------------------------
@@ -281,7 +282,10 @@ def test_counts_are_checked(options):
 
 
 def test_other_arguments_are_checked():
-    for options, words in (({"max_bytes": "1 GB"}, "it is a str. Use a whole"), ({"generator": 0}, "it draws nothing")):
+    for options, words in (
+        ({"max_bytes": "1 GB"}, "it is a str. Use a whole"),
+        ({"generator": 0}, "not a torch.Generator"),
+    ):
         with pytest.raises(ParameterError, match=words):
             predict(network(), data(), draws=2, **options)
     assert predict(network(), data(), draws=2, max_bytes=0).kept is None

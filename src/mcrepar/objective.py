@@ -19,15 +19,12 @@ from mcrepar.divergence.chunks import new_seed
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
-from mcrepar.nn.arguments import check_generator
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
+from mcrepar.nn.locks import SEEDING
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, from_numpy, the_tensor
+from mcrepar.nn.passes import Output, check_generator, from_numpy, the_tensor
 from mcrepar.nn.preactivation import capture
-from mcrepar.nn.threads import Lock
-
-_SEEDING = Lock()  # the default RNG is one for all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +128,7 @@ def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iter
     devices = {p.device for p in bnn.parameters() if p.device.type != "cpu"}
     kind = next((device.type for device in devices), "cuda")
     seed = new_seed(generator, generator.device)
-    with _SEEDING, torch.random.fork_rng(devices=list(devices), device_type=kind):
+    with SEEDING, torch.random.fork_rng(devices=list(devices), device_type=kind):
         torch.default_generator.manual_seed(seed)
         for device in devices:
             state = torch.Generator(device).manual_seed(seed).get_state()

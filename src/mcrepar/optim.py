@@ -12,7 +12,7 @@ For the Normal family this is IVON's update up to second order in the step of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any
 
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import random_parts
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 
 SCALE_RATE = 10.0  # the learning rate of a log scale over that of a mean, for Adam
 
 
-def latents(net: nn.Module) -> Iterator[Latent]:
+def _posteriors(net: nn.Module) -> list[RandomTensor]:
     """Every tensor of random numbers in a network, weights or factors."""
-    for part in random_parts(net, "an optimizer of"):
-        yield from (module for module in part.modules() if isinstance(module, Latent))
+    parts = random_parts(net, "an optimizer of")
+    return [tensor for part in parts for random in random_tensors(part).values() for tensor in random.tensors]
 
 
 def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
     >>> [(len(group["params"]), group["lr"]) for group in groups(bnn, 1e-3)]
     [(2, 0.001), (2, 0.01)]
     """
-    scales = [latent.log_scale for latent in latents(net)]
+    scales = [tensor.log_scale for tensor in _posteriors(net)]
     ours = {id(p) for p in scales}
     others = [p for p in net.parameters() if id(p) not in ours]
     rate = SCALE_RATE * lr if scale_lr is None else scale_lr
@@ -100,11 +100,11 @@ class NaturalGradient(torch.optim.Optimizer):
                 )
         if momentum >= 1:
             raise ParameterError(f"NaturalGradient(momentum={momentum})", "it is no share below 1", "0.9")
-        found = list(latents(net))
-        for latent in found:
-            _check(latent)
-        scales = [latent.log_scale for latent in found]
-        means = [latent.loc for latent in found if latent.loc is not None]
+        found = _posteriors(net)
+        for tensor in found:
+            _check(tensor)
+        scales = [tensor.log_scale for tensor in found]
+        means = [tensor.loc for tensor in found if tensor.loc is not None]
         ours = {id(p) for p in (*scales, *means)}
         plain = [p for p in net.parameters() if id(p) not in ours]
         kinds = [
@@ -115,11 +115,11 @@ class NaturalGradient(torch.optim.Optimizer):
         defaults = {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([group for group in kinds if group["params"]], defaults)
         self.curvatures: dict[Tensor, float] = {
-            latent.log_scale: latent.posterior.noise.scale_information() for latent in found
+            tensor.log_scale: tensor.posterior.noise.scale_information() for tensor in found
         }
-        for latent in found:
-            if latent.loc is not None:  # as a number, which a state_dict carries
-                self.state[latent.loc]["initial_log_scale"] = float(latent.log_scale.detach().mean())
+        for tensor in found:
+            if tensor.loc is not None:  # as a number, which a state_dict carries
+                self.state[tensor.loc]["initial_log_scale"] = float(tensor.log_scale.detach().mean())
         self.scales: dict[Tensor, Tensor] = {t.loc: t.log_scale for t in found if t.loc is not None}
 
     @torch.no_grad()
@@ -183,12 +183,12 @@ def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def _check(latent: Latent) -> None:
-    q = latent.options.posterior
-    if latent.loc is None:
+def _check(tensor: RandomTensor) -> None:
+    q = tensor.options.posterior
+    if tensor.loc is None:
         why = "it learns no location, so its scale moves the mean as well as the noise"
     elif not q.noise.finite(2.0):
         why = "its Fisher information is infinite"
     else:
         return
-    raise MethodError(f"NaturalGradient with posterior {q.name!r} of {latent.name}", why, "torch.optim.Adam")
+    raise MethodError(f"NaturalGradient with posterior {q.name!r} of {tensor.name}", why, "torch.optim.Adam")

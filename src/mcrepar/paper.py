@@ -28,9 +28,9 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS, model
-from mcrepar.nn.latent import Latent
 from mcrepar.nn.layers import bayesian_class
 from mcrepar.nn.module import BayesianModule, bayesian, kl
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 
 PRINTED = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Linear")
 
@@ -138,15 +138,15 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
         forward=TYPES[given["type"]],
         **(moped if given["moped_enable"] else {}),
     )
-    for _, latent in bnn._latents():
-        assert isinstance(latent, Latent)
-        assert latent.loc is not None
+    for tensor in random_tensors(bnn).values():
+        assert isinstance(tensor, RandomTensor)
+        assert tensor.loc is not None
         with torch.no_grad():
             if given["moped_enable"]:  # a weight of 0 keeps a deviation relative to its tensor
-                relative = (delta * latent.loc.abs()).log()
-                latent.log_scale.copy_(torch.where(latent.loc == 0, latent.log_scale, relative))
+                relative = (delta * tensor.loc.abs()).log()
+                tensor.log_scale.copy_(torch.where(tensor.loc == 0, tensor.log_scale, relative))
             else:
-                latent.log_scale.fill_(log_scale)
+                tensor.log_scale.fill_(log_scale)
     vars(model).clear()
     vars(model).update(vars(bnn))
     object.__setattr__(model, "__class__", BayesianModule)

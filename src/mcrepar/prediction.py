@@ -14,12 +14,9 @@ from torch import Tensor, nn
 
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of
-from mcrepar.nn.arguments import check_generator
-from mcrepar.nn.assembled import one_draw
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
-from mcrepar.nn.quantiles import quantile
+from mcrepar.nn.passes import Batches, Output, check_generator, evaluating, one_draw, the_tensor
 
 MAX_BYTES = 2**30
 Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any

@@ -88,7 +88,7 @@ def test_lengths_relative_to_the_inputs_or_the_spread_of_a_tensor():
     spreads = [float(p.detach().double().std()) for p in net.parameters()]
     for relative, units in (("fan_in", [0.1, 0.1, 1 / 6, 1 / 6]), ("spread", spreads)):
         bnn = bayesian(net, "normal", prior("hierarchical", scale=0.5, loc_scale=3.0, relative=relative))
-        found = [latent.options.prior.values for latent in bnn.random.values()]
+        found = [latent.options.prior.values for latent in bnn.latents.values()]
         assert [v["scale"] for v in found] == pytest.approx([0.5 * u for u in units])
         assert [v["loc_scale"] for v in found] == pytest.approx([3.0 * u for u in units])
         net = bnn.to_module()

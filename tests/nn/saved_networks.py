@@ -34,11 +34,11 @@ def assert_same(a, b):
         assert one[name].dtype == two[name].dtype
         assert torch.equal(bits(one[name]), bits(two[name])), name
     assert (a.mode, a.names) == (b.mode, b.names)
-    for (_, x), (_, y) in zip(a._latents(), b._latents(), strict=True):
+    for (_, x), (_, y) in zip(a.latents.items(), b.latents.items(), strict=True):
         assert x.options.estimator == y.options.estimator
         assert x.options.posterior.fixed.keys() == y.options.posterior.fixed.keys()
-        assert [getattr(x.options, k) for k in ("start_std", "pretrained", "signs")] == [
-            getattr(y.options, k) for k in ("start_std", "pretrained", "signs")
+        assert [getattr(x.options, k) for k in ("initial_std", "pretrained", "signs")] == [
+            getattr(y.options, k) for k in ("initial_std", "pretrained", "signs")
         ]
     assert torch.equal(a.kl(generator=seeded(1)), b.kl(generator=seeded(1)))
     first, second = a.draw(seeded(2)), b.draw(seeded(2))

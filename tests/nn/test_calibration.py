@@ -15,7 +15,9 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar import ParameterError, bayesian, predict
 from mcrepar.nn import folder
+from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import Shelf, describe_random, describe_tree
+from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 
 
@@ -64,7 +66,7 @@ def test_the_statistics_of_a_draw_are_those_of_the_kept_batch(options, training)
     for _ in range(2):
         draw = bnn.draw()
         wanted = by_hand(draw, **options).state_dict()
-        whole = bnn.complete(draw)
+        whole = complete(bnn, draw)
         for layer in ("1", "5"):
             for statistic in ("running_mean", "running_var"):
                 torch.testing.assert_close(whole[f"{layer}.{statistic}"], wanted[f"{layer}.{statistic}"])
@@ -94,7 +96,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)])
 def test_a_norm_that_is_used_twice_has_the_mean_of_both(norm):
     bnn, x = bayesian(Twice(norm).double()), randn(8, 2, 5)
-    found = bnn.calibrate(x).complete(draw := bnn.draw())
+    found = complete(bnn.calibrate(x), draw := bnn.draw())
     h = [torch.nn.functional.conv1d(z, draw["layer.weight"], draw["layer.bias"]) for z in (x, 3 * x + 1)]
     torch.testing.assert_close(found["norm.running_mean"], torch.stack([t.mean((0, 2)) for t in h]).mean(0))
     single = isinstance(norm, nn.InstanceNorm1d)
@@ -139,7 +141,7 @@ def test_keywords_and_several_arguments_are_kept():
     args, kwargs = bnn.calibration.kept
     assert args[0].shape == (8, 3)
     assert kwargs["scale"] == 2.0
-    assert set(bnn.complete()) >= {"norm.running_mean", "norm.running_var"}
+    assert set(complete(bnn)) >= {"norm.running_mean", "norm.running_var"}
     bnn.calibrate(torch.randn(4, 3), shift=torch.zeros(4, 3), scale=1.0)  # another batch replaces it
     assert bnn.calibration.kept[0][0].shape == (4, 3)
     assert len(list(bnn.calibration.buffers())) == 2
@@ -166,7 +168,7 @@ def assembled() -> nn.Sequential:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda: bayesian(network()).eval().complete(),
+        lambda: complete(bayesian(network()).eval()),
         lambda: bayesian(network()).eval().frozen("mean").__enter__(),
         lambda: predict(assembled(), torch.zeros(4, 3), draws=1),
     ],
@@ -227,7 +229,7 @@ def test_a_stored_network_has_pooled_statistics_and_no_data(way, tmp_path):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert twin.calibration.kept is None
     with pytest.warns(UserWarning, match=r"pooled over draws.*bnn\.calibrate\(x\)") as seen:
-        found = [twin.complete(twin.draw()) for _ in range(2)]
+        found = [complete(twin, twin.draw()) for _ in range(2)]
     assert len(seen) == 1
     for whole in found:
         for name, statistic in wanted.items():
@@ -272,12 +274,12 @@ def test_what_is_stored_are_the_statistics_of_the_weights_at_that_time(tmp_path)
     twin = folders_twin(bnn, tmp_path / "bnn").eval()
     wanted = pooled_by_hand(bnn)
     with pytest.warns(UserWarning, match="pooled"):
-        torch.testing.assert_close(twin.complete()["1.running_mean"], wanted["1.running_mean"])
+        torch.testing.assert_close(complete(twin)["1.running_mean"], wanted["1.running_mean"])
     twin.train()(BATCH)
-    assert "1.running_mean" not in twin.eval().complete()
+    assert "1.running_mean" not in complete(twin.eval())
     again = folders_twin(twin, tmp_path / "again").eval()
     with pytest.warns(UserWarning, match="running statistics"):
-        assert "1.running_mean" not in again.complete()
+        assert "1.running_mean" not in complete(again)
 
 
 def test_states_and_folders_of_before_bring_their_batch(tmp_path):
@@ -298,7 +300,7 @@ def test_states_and_folders_of_before_bring_their_batch(tmp_path):
 def older_state(bnn: mcrepar.BayesianModule) -> Tensor:
     """What get_extra_state wrote when it held the batch."""
     shelf, file = Shelf(), io.BytesIO()
-    words = {**describe_random(bnn.random, shelf), "calibration": describe_tree(bnn.calibration.kept, shelf)}
+    words = {**describe_random(random_tensors(bnn), shelf), "calibration": describe_tree(bnn.calibration.kept, shelf)}
     torch.save({"words": json.dumps(words), "tensors": shelf.tensors}, file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
@@ -324,3 +326,15 @@ def test_pooled_statistics_of_a_layer_that_was_replaced_are_not_used(tmp_path):
     twin.net[3] = nn.Identity()
     with pytest.warns(UserWarning, match="running statistics"):
         assert mcrepar.predict(twin, torch.zeros(2, 3), draws=2).mean.shape == (2, 4)
+
+
+def test_a_state_dict_says_that_its_pooled_statistics_are_of_before():
+    """Training after `calibrate` makes them stale: they are in the state_dict, and no prediction uses them."""
+    torch.manual_seed(0)
+    bnn, x = bayesian(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))), torch.randn(16, 3)
+    bnn.calibrate(x).state_dict()  # no warning
+    bnn.train()(x)
+    with pytest.warns(UserWarning, match=r"trained after bnn\.calibrate\(x\).*once more before state_dict") as caught:
+        bnn.state_dict()
+    assert caught[0].filename == __file__
+    bnn.calibrate(x).state_dict()

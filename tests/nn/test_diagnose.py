@@ -33,7 +33,7 @@ X = randn(8, 20)
 def filled(bnn: mcrepar.BayesianModule, mean: float, std: float, spread: float = 0.0) -> mcrepar.BayesianModule:
     """Means of this size, standard deviations around this one."""
     with torch.no_grad():
-        for k, latent in enumerate(latent for random in bnn.random.values() for latent in random.tensors):
+        for k, latent in enumerate(latent for random in bnn.latents.values() for latent in random.tensors):
             latent.loc.copy_(mean * randn(*latent.loc.shape, seed=k))
             latent.log_scale.copy_(math.log(std) + spread * randn(*latent.loc.shape, seed=k + 50))
     return bnn

@@ -24,6 +24,7 @@ from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn import last_layer
 from mcrepar.nn.last_layer import METHODS, TAYLOR, log_prob
 from mcrepar.nn.preactivation import Part, Preactivation, capture
+from mcrepar.nn.swap import run as run_on
 from mcrepar.objective import elbo
 from tests.conftest import seeded, z_score
 
@@ -40,7 +41,7 @@ def net(posterior: str = "normal", outputs: int = 3, **options: Any) -> mcrepar.
 
 def law_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
     weights = bnn.draw(seeded(11))
-    return capture([bnn], lambda: bnn.run(weights, x))[1]
+    return capture([bnn], lambda: run_on(bnn, weights, x))[1]
 
 
 def direct(likelihood: Likelihood, law: Preactivation, y: Tensor, zetas: list[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ import copy
 import io
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from torch.utils import _pytree as pytree
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, kl
 from mcrepar.inspect.graph import saved_bytes
-from mcrepar.nn.emptied import Guard
+from mcrepar.nn.calibration import complete
+from mcrepar.nn.swap import Guard, plain_copy
 from tests.conftest import seeded
 from tests.nn.networks import NETS
 
@@ -55,7 +57,7 @@ def test_every_parameter_gets_a_gradient_from_the_first_forward(named):
 def test_the_kl_has_a_gradient_for_every_random_tensor(named):
     bnn = bayesian(named[0])
     kl(bnn).backward()
-    for _, latent in bnn._latents():
+    for _, latent in bnn.latents.items():
         assert latent.log_scale.grad.any()
         assert latent.loc.grad.isfinite().all()
         assert latent.loc.grad.any() or not latent.loc.any()  # zeros are the prior's own mean
@@ -139,11 +141,11 @@ def test_no_parameter_is_stored_twice(named):
     """Two numbers for every random weight, one for every other, and nothing is left behind by a forward."""
     net, call = named
     chosen = bayesian(copy.deepcopy(net))
-    random = sum(latent.log_scale.numel() for _, latent in chosen._latents())
+    random = sum(latent.log_scale.numel() for _, latent in chosen.latents.items())
     everything = sum(p.numel() for p in net.parameters())
     buffers = sum(b.numel() for b in net.buffers())
     fixed = sum(p.numel() for p in chosen.net.parameters())
-    padding = sum(latent.held.numel() for _, latent in chosen._latents() if latent.held is not None)
+    padding = sum(latent.held.numel() for _, latent in chosen.latents.items() if latent.held is not None)
     assert random + fixed + padding == everything
     call(chosen)
     tensors = [*chosen.parameters(), *chosen.buffers()]
@@ -173,7 +175,9 @@ def test_recurrent_options_are_kept():
     assert out.shape == (2, 5, 6)
     assert h.shape == (4, 2, 3)
     assert len(bnn.latents) == 16
-    assert kl(bnn).item() == pytest.approx(sum(latent.divergence().item() for _, latent in bnn._latents()), rel=1e-6)
+    assert kl(bnn).item() == pytest.approx(
+        sum(latent.divergence().item() for _, latent in bnn.latents.items()), rel=1e-6
+    )
 
 
 # ---- one noise, one draw
@@ -186,7 +190,7 @@ def test_the_noise_of_the_forward_is_that_of_the_kl(name):
     bnn = bayesian(nn.Linear(4, 3).double(), name)
     draw = bnn.draw(seeded(3))
     generator = seeded(3)
-    for key, latent in bnn._latents():
+    for key, latent in bnn.latents.items():
         torch.testing.assert_close(draw[key], latent.posterior.draw(generator=generator))
         assert latent.posterior.noise == latent.options.posterior.row.noise(latent.posterior.fixed, draw[key].numel())
 
@@ -211,6 +215,18 @@ def test_a_copy_of_a_frozen_network_is_frozen_for_as_long():
     for net in (bnn, twin, whole):
         assert not torch.equal(net(x), net(x))
     assert not torch.equal(*(copy.deepcopy(twin)(x) for _ in range(2)))
+
+
+def test_a_copy_outlives_the_frozen_context_of_another_network():
+    """The copy is frozen where its original is, whichever contexts of other networks begin and end meanwhile."""
+    bnn, other, x = bayesian(nn.Linear(2, 1)), bayesian(nn.Linear(2, 1)), torch.ones(1, 2)
+    with bnn.frozen("mean"):
+        with other.frozen("draw"), bnn.frozen("draw"):
+            twin = copy.deepcopy(bnn)
+            assert torch.equal(twin(x), bnn(x))
+        assert torch.equal(twin(x), bnn(x))
+        assert torch.equal(twin(x), twin(x))
+    assert not torch.equal(twin(x), twin(x))
 
 
 def test_frozen_contexts_nest_and_belong_to_their_network():
@@ -261,14 +277,14 @@ def test_a_frozen_word_is_mean_or_draw(ask):
 )
 def test_a_frozen_draw_is_one_of_the_network(change, words):
     bnn = bayesian(nn.Linear(4, 3))
-    for use in (bnn.complete, bnn.to_module):
+    for use in (partial(complete, bnn), bnn.to_module):
         with pytest.raises(ParameterError, match=words):
             use(change(bnn.draw()))
 
 
 def test_a_frozen_draw_may_hold_other_tensors_of_the_network():
     bnn = bayesian(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))).calibrate(torch.randn(8, 4)).eval()
-    whole = bnn.complete("draw")
+    whole = complete(bnn, "draw")
     assert {"1.running_mean", "0.weight"} < set(whole)
     with bnn.frozen({**whole, "1.bias": torch.full((3,), 100.0)}):
         assert bool((bnn(torch.zeros(2, 4)) > 50).all())
@@ -295,11 +311,11 @@ def test_every_name_of_a_parameter_has_a_latent_of_its_own(tmp_path):
     net = Awkward()
     weights = {name: p.detach().clone() for name, p in net.named_parameters()}
     bnn = bayesian(net)
-    assert {name for (name,) in bnn.random} == set(weights)
+    assert {name for (name,) in bnn.names.values()} == set(weights)
     assert all(torch.equal(w, weights[name]) for name, w in bnn.mean().items())
     assert bnn.latents["weight"].name == "weight"  # others keep the name that a reader expects
     bnn(torch.ones(1, 3)).sum().backward()
-    assert all(latent.loc.grad.any() for _, latent in bnn._latents())
+    assert all(latent.loc.grad.any() for _, latent in bnn.latents.items())
     twin = bayesian(Awkward())
     twin.load_state_dict(bnn.state_dict())
     mcrepar.save(bnn, tmp_path)
@@ -312,7 +328,7 @@ def test_an_export_keeps_the_mode_of_every_module():
     bnn.net[1].eval()
     modes = [m.training for m in bnn.to_module().modules()]
     assert modes == [True, True, False, True]
-    assert not any(m.training for m in bnn.eval().plain(bnn.draw()).modules())
+    assert not any(m.training for m in plain_copy(bnn.eval(), bnn.draw()).modules())
     assert not any(m.training for m in bayesian(nn.Sequential(nn.Linear(2, 2)).eval()).to_module().modules())
 
 

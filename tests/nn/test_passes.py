@@ -147,7 +147,7 @@ def test_networks_that_return_more():
         predict(pair, x, draws=2)
     with pytest.raises(ParameterError, match="dict has none"):
         predict(named, x, draws=2, output="logit")
-    with pytest.raises(ParameterError, match="not one output per datum"):
+    with pytest.raises(ParameterError, match="not one output per example"):
         predict(named, x, draws=2, output="loss")
     assert predict(named, x, draws=2, output="logits").mean.shape == (7, 2)
     assert predict(pair, x, draws=2, output=0).mean.shape == (7, 2)

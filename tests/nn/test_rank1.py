@@ -34,7 +34,7 @@ def layer(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def only(bnn: mcrepar.BayesianModule) -> RankOne:
-    (tensor,) = bnn.random.values()
+    (tensor,) = bnn.latents.values()
     assert isinstance(tensor, RankOne)
     return tensor
 

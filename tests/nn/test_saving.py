@@ -63,7 +63,7 @@ def test_a_prior_of_tensors_is_shared_as_before_and_learned_as_before(tmp_path):
     scale = torch.tensor(0.3, requires_grad=True)
     bnn = mcrepar.bayesian(small(), "normal", mcrepar.prior("normal", scale=scale))
     same = there_and_back(bnn, small(), tmp_path)
-    priors = [latent.options.prior for _, latent in same._latents()]
+    priors = [latent.options.prior for _, latent in same.latents.items()]
     assert len({id(p) for p in priors}) == 1
     assert priors[0].values["scale"].requires_grad
     same.kl().backward()

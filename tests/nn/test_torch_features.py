@@ -64,8 +64,8 @@ def test_torch_compile(forward, backend):
     assert not torch.equal(compiled(x), compiled(x))
     out.sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in bnn.parameters())
-    assert bnn._lock.lock.acquire(blocking=False)
-    bnn._lock.lock.release()
+    assert bnn.slots.lock.lock.acquire(blocking=False)
+    bnn.slots.lock.lock.release()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,11 +17,11 @@ LAYERS = (
     "MultiheadAttention",
 )
 
-_HOMES = {**dict.fromkeys(LAYERS, "layers"), "calibrate": "assembled", "ensemble": "export"}
+_HOMES = {**dict.fromkeys(LAYERS, "layers"), "calibrate": "passes", "ensemble": "ensembles"}
 
 if TYPE_CHECKING:
-    from mcrepar.nn.assembled import calibrate as calibrate
-    from mcrepar.nn.export import ensemble as ensemble
+    from mcrepar.nn.ensembles import ensemble as ensemble
+    from mcrepar.nn.passes import calibrate as calibrate
 
     Linear: Any
     Conv1d: Any

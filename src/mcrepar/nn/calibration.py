@@ -1,8 +1,8 @@
-"""Norm statistics that belong to a draw: recomputed on a batch instead of averaged over all draws of the training.
+"""Norm statistics that belong to a sample of the weights: recomputed on a batch instead of averaged over the training.
 
-Running statistics of BatchNorm are a mixture over the draws of training and belong to none of them; with them a draw's
-accuracy and calibration are spoiled. The batch stays in memory: neither a state_dict nor a saved or pickled network
-holds training data. What is stored are statistics pooled over draws of the trained network.
+Running statistics of BatchNorm are a mixture over the samples of training and belong to none of them; with them a
+sample's accuracy and calibration are spoiled. The batch stays in memory: neither a state_dict nor a saved or pickled
+network holds training data. What is stored are statistics pooled over samples of the trained network.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from mcrepar.errors import ParameterError
-from mcrepar.nn.threads import measuring
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.nn.locks import measuring
+from mcrepar.nn.random_tensor import random_tensors
+from mcrepar.nn.swap import Draw, alone, run
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
 
 Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -41,7 +46,7 @@ class Calibration(nn.Module):
 
     Args:
         net: the network whose norm layers these are.
-        how: such a batch is given, for the warning that there is none.
+        how: the call to suggest when no calibration batch was given.
     """
 
     def __init__(self, net: nn.Module, how: str = "bnn.calibrate(x)") -> None:
@@ -113,12 +118,26 @@ class Calibration(nn.Module):
 
     def _stored(self, net: nn.Module) -> dict[str, Tensor]:
         """The pooled statistics, unless the norm layers have been trained since."""
-        layers = {name.rpartition(".")[0] for name in self.pooled or ()}
-        if self.pooled is None or net.training or layers != set(self.layers):  # one may have been replaced
+        if self.pooled is None or net.training or self._stale(net):
             return {}
-        pooled = {name: t.detach().clone().to(net.get_buffer(name)) for name, t in self.pooled.items()}
-        tracked = [name for name in pooled if name.endswith(STATISTICS[2])]
-        return pooled if all(torch.equal(pooled[name], net.get_buffer(name)) for name in tracked) else {}
+        return {name: t.detach().clone().to(net.get_buffer(name)) for name, t in self.pooled.items()}
+
+    def _stale(self, net: nn.Module) -> bool:
+        """Whether norm layers were trained, or replaced, since the statistics were pooled."""
+        pooled = self.pooled or {}
+        if {name.rpartition(".")[0] for name in pooled} != set(_tracking(net)):
+            return True
+        tracked = {name: t for name, t in pooled.items() if name.endswith(STATISTICS[2])}
+        return any(not torch.equal(t.to(net.get_buffer(name)), net.get_buffer(name)) for name, t in tracked.items())
+
+    def warn_if_stale(self, net: nn.Module) -> None:
+        """Say that a state_dict holds pooled statistics which no prediction will use."""
+        if self.pooled is not None and self._stale(net):
+            warnings.warn(
+                f"the network was trained after {self.how}: the norm statistics in this state_dict are those of before "
+                f"and will not be used; call {self.how} once more before state_dict()",
+                stacklevel=outside(),
+            )
 
     def _shelve(self, tensor: Tensor) -> _Buffer:
         kept = _Buffer(f"input{len(self._buffers)}")
@@ -152,7 +171,7 @@ class Calibration(nn.Module):
                 warnings.warn(
                     f"the network has {what}; {self.how} with a batch of training data (of your own) gives every draw "
                     "statistics of its own",
-                    stacklevel=_outside(),
+                    stacklevel=outside(),
                 )
             return stored
         fresh = {}
@@ -191,9 +210,9 @@ class Calibration(nn.Module):
                 layer.momentum = momentum
 
 
-def _outside() -> int:
+def outside() -> int:
     """The stacklevel, for our caller, of the line outside of this package that led here, through contexts or not."""
-    ours = (str(Path(__file__).parents[1]), contextlib.__file__)
+    ours = (str(Path(__file__).parents[1]), contextlib.__file__, nn.modules.module.__file__)
     frame, level = sys._getframe(1), 1
     while frame.f_code.co_filename.startswith(ours) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
@@ -204,3 +223,50 @@ def _tracking(net: nn.Module) -> list[str]:
     """The norm layers with running statistics."""
     norms = ((name, module) for name, module in net.named_modules() if isinstance(module, _NormBase))
     return [name for name, module in norms if module.running_mean is not None]
+
+
+def complete(bnn: BayesianModule, draw: str | Draw = "mean") -> dict[str, Tensor]:
+    """Weights ("mean", "draw" for a fresh sample, or a sample) with the norm statistics that belong to them."""
+    if isinstance(draw, str):
+        if draw not in ("mean", "draw"):
+            raise MethodError(f"the weights {draw!r}", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
+        draw = bnn.mean() if draw == "mean" else bnn.draw()
+    _check_draw(bnn, draw)
+    fixed = {name: w.detach() for name, w in draw.items()}
+    with alone(bnn):
+        found = bnn.calibration.statistics(
+            bnn.net, lambda fresh, args, kwargs: run(bnn, {**fixed, **fresh}, *args, **kwargs)
+        )
+    return {**draw, **found}
+
+
+def pool_statistics(bnn: BayesianModule) -> None:
+    """Measure what is stored of norm layers, on the batch that is held; the default RNG is left alone."""
+    generator, members = torch.Generator().manual_seed(0), max(bnn.members, 1)
+    bnn.calibration.pool(bnn.net, lambda k: complete(bnn, bnn.draw(generator, k % members)))
+
+
+def _check_draw(bnn: BayesianModule, draw: object) -> None:
+    """Refuse a sample that is not one of this network's weights."""
+    random, net = random_tensors(bnn), bnn.net
+    if not isinstance(draw, Mapping):
+        raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")
+    for name, tensor in ((name, tensor) for names, tensor in random.items() for name in names):
+        if name not in draw:
+            raise ParameterError("a frozen draw", f"it has no {name}", "bnn.draw(), whole")
+        w, dtype = draw[name], tensor.log_scale.dtype
+        if not isinstance(w, Tensor) or w.shape != tensor.shape:
+            what = f"the shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"the type {type(w).__name__}"
+            why = f"its {name} has {what}, not that of the weights, {tuple(tensor.shape)}"
+            raise ParameterError("a frozen draw", why, "bnn.draw()")
+        if w.dtype != dtype:
+            raise ParameterError(
+                "a frozen draw", f"its {name} is {w.dtype}, the weights {dtype}", f"{name}.to({dtype})"
+            )
+    others = draw.keys() - {name for names in random for name in names}
+    if others:  # tensors of the network that are not random may be given too, as norm statistics are
+        others -= {name for name, _ in net.named_parameters(remove_duplicate=False)}
+        others -= {name for name, _ in net.named_buffers(remove_duplicate=False)}
+    if others:
+        why = f"{min(map(repr, others))} is no weight of the network"
+        raise ParameterError("a frozen draw", why, "the names of bnn.draw()")

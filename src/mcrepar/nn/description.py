@@ -1,14 +1,19 @@
-"""How tensors became random, as plain data and back: families, priors and estimators for a JSON file.
+"""How tensors became random, as plain data and back: families, priors and estimators for a JSON file or a state_dict.
 
 Tensors go to a shelf and leave their name behind. Names become classes through tables only, never by import or eval.
+A state_dict has a description and its shelf as one tensor of bytes, what torch.save writes of them; reading it
+(weights_only=True) runs no code.
 """
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 import torch.distributions as td
 from torch import Tensor
 
@@ -18,11 +23,13 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.methods import Estimator
-from mcrepar.errors import ParameterError
-from mcrepar.nn.latent import Latent, Options
+from mcrepar.errors import McreparError, ParameterError
+from mcrepar.nn.calibration import Calibration
+from mcrepar.nn.random_tensor import Options, RandomTensor
 from mcrepar.nn.rank1 import RankOne
 
 Json = Any
+Tensors = Mapping[tuple[str, ...], RandomTensor | RankOne]
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # what a foreign prior may be made of, with its arguments
     "Beta": ("concentration1", "concentration0"),
     "Categorical": ("probs",),
@@ -54,7 +61,6 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # what a foreign prior may be 
 class Shelf:
     """Tensors by name; one that is put twice is stored once.
 
-    >>> import torch
     >>> shelf, number = Shelf(), torch.tensor(2.0)
     >>> shelf.put(number), shelf.put(number)
     ({'tensor': '0', 'learned': False}, {'tensor': '0', 'learned': False})
@@ -137,10 +143,10 @@ def _argument(value: Json, shelf: Shelf) -> Any:
 
 
 def describe_options(options: Options) -> Json:
-    """The estimator and the start values; the two families are described apart, for tensors share them."""
+    """The estimator and the initial values; the two families are described apart, for tensors share them."""
     return {
         "estimator": asdict(options.estimator),
-        "start_std": float(options.start_std),
+        "start_std": float(options.initial_std),
         "pretrained": bool(options.pretrained),
         "signs": options.signs,
     }
@@ -151,24 +157,24 @@ def options_from(item: Json, q: Posterior, p: Prior) -> Options:
     return Options(q, p, Estimator(**item["estimator"]), item["start_std"], item["pretrained"], item["signs"])
 
 
-def describe_random(random: Mapping[tuple[str, ...], Latent | RankOne], shelf: Shelf) -> dict[str, Json]:
+def describe_random(random: Tensors, shelf: Shelf) -> dict[str, Json]:
     """How every random tensor of a network came to be; templates and priors that tensors share are described once."""
-    posteriors = {id(latent.options.posterior): latent.options.posterior for latent in random.values()}
-    priors = {id(latent.options.prior): latent.options.prior for latent in random.values()}
+    posteriors = {id(tensor.options.posterior): tensor.options.posterior for tensor in random.values()}
+    priors = {id(tensor.options.prior): tensor.options.prior for tensor in random.values()}
     return {
         "posteriors": [describe_posterior(q, shelf) for q in posteriors.values()],
         "priors": [describe_prior(p, shelf) for p in priors.values()],
         "random": [
             {
                 "names": list(names),
-                "shape": list(latent.shape),
-                "dtype": dtype_name(latent.log_scale),
-                "posterior": list(posteriors).index(id(latent.options.posterior)),
-                "prior": list(priors).index(id(latent.options.prior)),
-                **describe_options(latent.options),
-                "initial": [t.initial for t in latent.tensors],
+                "shape": list(tensor.shape),
+                "dtype": dtype_name(tensor.log_scale),
+                "posterior": list(posteriors).index(id(tensor.options.posterior)),
+                "prior": list(priors).index(id(tensor.options.prior)),
+                **describe_options(tensor.options),
+                "initial": [t.initial for t in tensor.tensors],
             }
-            for names, latent in random.items()
+            for names, tensor in random.items()
         ],
     }
 
@@ -183,24 +189,23 @@ def random_from(config: Mapping[str, Json], shelf: Shelf) -> dict[tuple[str, ...
     }
 
 
-def describe_initial(random: Mapping[tuple[str, ...], Latent | RankOne]) -> dict[str, Json]:
+def describe_initial(random: Tensors) -> dict[str, Json]:
     """Where scales began, alone, as `restore_initial` reads it."""
     return {"random": [{"names": list(n), "initial": [t.initial for t in r.tensors]} for n, r in random.items()]}
 
 
-def restore_initial(random: Mapping[tuple[str, ...], Latent | RankOne], config: Mapping[str, Json]) -> None:
+def restore_initial(random: Tensors, config: Mapping[str, Json]) -> None:
     """Where scales began, as it was described; unknown in descriptions of before it was."""
     known = {tuple(item["names"]): item.get("initial") for item in config["random"]}
-    for names, latent in random.items():
-        first = known.get(names) or [None] * len(latent.tensors)
-        for tensor, numbers in zip(latent.tensors, first, strict=True):
-            tensor.initial = None if numbers is None else (float(numbers[0]), float(numbers[1]))
+    for names, tensor in random.items():
+        first = known.get(names) or [None] * len(tensor.tensors)
+        for part, numbers in zip(tensor.tensors, first, strict=True):
+            part.initial = None if numbers is None else (float(numbers[0]), float(numbers[1]))
 
 
 def dtype_name(tensor: Tensor) -> str:
     """Its dtype in a word.
 
-    >>> import torch
     >>> dtype_name(torch.zeros(1))
     'float32'
     """
@@ -237,3 +242,59 @@ def _key(key: Any) -> str:
 
 def _unsaved(what: str, instead: str) -> ParameterError:
     return ParameterError("save(bnn, folder)", f"a value of it is {what}, which cannot be written", instead)
+
+
+# ---- a state_dict
+
+
+def packed(random: Tensors, calibration: Calibration) -> Tensor:
+    """How tensors became random; empty where a value has no description (a distribution of your own)."""
+    shelf = Shelf()
+    try:
+        pooled = describe_tree(calibration.pooled, shelf)
+        words = json.dumps({**describe_random(random, shelf), "norm_statistics": pooled})
+    except McreparError:
+        return torch.empty(0, dtype=torch.uint8)
+    tensors = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in shelf.tensors.items()}
+    file = io.BytesIO()
+    torch.save({"words": words, "tensors": tensors}, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
+    """Give tensors the priors that were packed; their posteriors must be of the same families."""
+    if isinstance(state, Tensor) and not state.numel():
+        return
+    device = next((tensor.log_scale.device for tensor in random.values()), torch.device("cpu"))
+    config, options, pooled, batch = _read_state(state, device)
+    found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
+    for tensor, there in found.items():
+        _check_family(tensor, there)
+    for tensor, there in found.items():
+        tensor.adopt(there.prior, there.pretrained, there.signs)
+    restore_initial(random, config)
+    calibration.pooled = pooled
+    if batch is not None:
+        calibration.keep(*batch)
+
+
+def _read_state(state: object, device: torch.device) -> tuple[Json, dict[tuple[str, ...], Options], Any, Any]:
+    try:
+        if not isinstance(state, Tensor):
+            raise TypeError(f"it is a {type(state).__name__}")
+        found = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True, map_location=device)
+        config, shelf = json.loads(found["words"]), Shelf(found["tensors"])
+        pooled, batch = (tree_from(config.get(key), shelf) for key in ("norm_statistics", "calibration"))
+        return config, random_from(config, shelf), pooled, batch  # a batch in older states only
+    except Exception as error:  # damaged bytes raise anything
+        why = f"its _extra_state does not hold families and priors ({type(error).__name__}: {error})"
+        raise ParameterError(
+            "load_state_dict(...)", why, "the state_dict of a Bayesian neural network, unchanged"
+        ) from None
+
+
+def _check_family(tensor: RandomTensor | RankOne, saved: Options) -> None:
+    ours, theirs = tensor.options.posterior.name, saved.posterior.name
+    if ours != theirs:
+        why = f"its posterior is {theirs}, and the network's is {ours}"
+        raise ParameterError(f"load_state_dict(...) for {tensor.name}", why, f"bayesian(net, {theirs!r})")

@@ -16,11 +16,9 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, likelihood_of
-from mcrepar.nn.arguments import check_generator
-from mcrepar.nn.assembled import one_draw
-from mcrepar.nn.latent import Latent
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, evaluating, the_tensor
+from mcrepar.nn.passes import Batches, Output, check_generator, evaluating, one_draw, the_tensor
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 
 AT_PRIOR = 0.01  # nats below which a weight says what its prior says
@@ -207,7 +205,7 @@ def diagnosis(
         why = "the mutual information is one of the weights and of y, which the network's output alone does not tell"
         raise ParameterError("diagnose(x) without a likelihood", why, "diagnose(x, likelihood='categorical')")
     with torch.no_grad():
-        tensors = tuple(row for part in parts for random in part.random.values() for row in _rows(random))
+        tensors = tuple(row for part in parts for random in random_tensors(part).values() for row in _rows(random))
         told = None if x is None or law is None else _mutual_information(net, x, law, draws, generator, output)
     found = Diagnosis(tensors, told)
     if found.collapsed:
@@ -215,26 +213,26 @@ def diagnosis(
     return found
 
 
-def _rows(random: Latent | RankOne) -> list[TensorDiagnosis]:
+def _rows(random: RandomTensor | RankOne) -> list[TensorDiagnosis]:
     members = len(random.outputs) if isinstance(random, RankOne) else 1
-    return [_row(latent, members, isinstance(random, RankOne)) for latent in random.tensors]
+    return [_row(tensor, members, isinstance(random, RankOne)) for tensor in random.tensors]
 
 
-def _row(latent: Latent, members: int, factors: bool) -> TensorDiagnosis:
-    q, log_scale = latent.posterior, latent.log_scale.double()
-    p, size = latent.prior(q), log_scale.numel()
-    first = latent.initial
-    signal = (latent.mean_of_random().double().abs() / q.stddev.double()).expand(log_scale.shape)
+def _row(tensor: RandomTensor, members: int, factors: bool) -> TensorDiagnosis:
+    q, log_scale = tensor.posterior, tensor.log_scale.double()
+    p, size = tensor.prior(q), log_scale.numel()
+    first = tensor.initial
+    signal = (tensor.mean_of_random().double().abs() / q.stddev.double()).expand(log_scale.shape)
     distance = excess(q, p)
     return TensorDiagnosis(
-        latent.name,
+        tensor.name,
         size,
         None if first is None else float(log_scale.mean()) - first[0],
         None if first is None else float(log_scale.std(correction=0)) - first[1],
         float(signal.median()),
         float((signal < 1).double().mean()),
         None if distance is None else float((distance < AT_PRIOR).double().mean()),
-        float(latent.divergence(None, torch.Generator().manual_seed(0))) / members - hierarchy(p) * size,
+        float(tensor.divergence(None, torch.Generator().manual_seed(0))) / members - hierarchy(p) * size,
         float((1 / (1 + signal.square())).sum()),
         factors,
     )

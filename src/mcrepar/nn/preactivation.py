@@ -20,10 +20,11 @@ from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError
-from mcrepar.nn.latent import Latent
+from mcrepar.nn.locks import locked
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
-from mcrepar.nn.threads import locked
+from mcrepar.nn.swap import frozen_weights
 
 AT_ONCE = 30  # draws from which every noise has a distribution of its means, with their own mean and covariance (D2 RQ)
 
@@ -123,7 +124,7 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
     """
     homes = {m: (owner, name) for owner in owners for name, m in owner.net.named_modules() if _dense(m)}
     for owner in owners:
-        if owner.mode == "per_example" or owner._frozen() is not None:
+        if owner.mode == "per_example" or frozen_weights(owner) is not None:
             what = "its layers run datum by datum" if owner.mode == "per_example" else "its weights are frozen"
             raise MethodError("last_layer_draws", what, "forward='weights' or 'local', outside of frozen(...)")
     seen: list[_Use] = []
@@ -132,7 +133,7 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
         features = args[0] if args else kwargs["input"]
         seen.append(_Use(layer, features, output, (_content(features), _content(output))))
 
-    with locked(owner._lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
+    with locked(owner.slots.lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
         for layer in homes:  # before the user's hooks, whose output is not the layer's
             stack.callback(layer.register_forward_hook(keep, prepend=True, with_kwargs=True).remove)
         output = run()
@@ -177,36 +178,36 @@ def _dense(module: nn.Module) -> bool:
 
 def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, name: str) -> Preactivation:
     """The law of a dense layer's output given its features, from the posteriors of its weight and bias."""
-    latents = {kind: _latent(owner, f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias")}
-    if not any(latents.values()):
+    tensors = {kind: _random(owner, f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias")}
+    if not any(tensors.values()):
         raise _refusal(name, "neither its weight nor its bias is random")
     with torch.autocast(features.device.type, enabled=False):
-        locs: dict[str, Any] = {k: getattr(layer, k) if q is None else q.loc for k, q in latents.items()}
+        locs: dict[str, Any] = {k: getattr(layer, k) if q is None else q.loc for k, q in tensors.items()}
         h = features.to(locs["weight"].dtype)
         loc, squares, noises = F.linear(h, locs["weight"], locs["bias"]), [], []
-        for kind, latent in latents.items():
-            if latent is not None:
-                variance = torch.exp(2 * latent.log_scale)
+        for kind, tensor in tensors.items():
+            if tensor is not None:
+                variance = torch.exp(2 * tensor.log_scale)
                 squares.append(F.linear(h * h, variance) if kind == "weight" else variance.expand_as(loc))
-                noises.append(latent.posterior.noise)
+                noises.append(tensor.posterior.noise)
         if len(noises) == 2 and all(noise.stable for noise in noises):
             squares, noises = [squares[0] + squares[1]], noises[:1]
     return Preactivation(loc, tuple(Part(b2, noise) for b2, noise in zip(squares, noises, strict=True)))
 
 
-def _latent(owner: BayesianModule, name: str) -> Latent | None:
-    for key, latent in owner._latents():
-        if name not in owner.names[key]:
+def _random(owner: BayesianModule, name: str) -> RandomTensor | None:
+    for names, tensor in random_tensors(owner).items():
+        if name not in names:
             continue
-        if isinstance(latent, RankOne):
+        if isinstance(tensor, RankOne):
             raise _refusal(name, "its noise multiplies inputs and outputs")
-        if len(owner.names[key]) > 1:
-            raise _refusal(name, f"it is tied to {', '.join(n for n in owner.names[key] if n != name)}")
-        form, noise = latent.options.posterior.form, latent.posterior.noise
-        if latent.loc is None or form.outer.name != "identity" or not noise.projects:
-            family = latent.options.posterior.name
+        if len(names) > 1:
+            raise _refusal(name, f"it is tied to {', '.join(n for n in names if n != name)}")
+        form, noise = tensor.options.posterior.form, tensor.posterior.noise
+        if tensor.loc is None or form.outer.name != "identity" or not noise.projects:
+            family = tensor.options.posterior.name
             raise _refusal(name, f"under its posterior {family!r} the output has no law that can be drawn at once")
-        return latent
+        return tensor
     return None
 
 

@@ -1,7 +1,7 @@
 """Multiplicative noise: W = Wbar o (r s^T), with one random factor r per output and s per input unit of a layer.
 
 Wbar and biases are ordinary parameters, point estimates with the weight decay of an ordinary network. In training every
-example has factors of its own, y = r o (Wbar (s o x)) + b; a draw of the weights is one network for all examples.
+example has factors of its own, y = r o (Wbar (s o x)) + b; a sample of the weights is one network for all examples.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from mcrepar.distributions.priors import prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.forward import FUNCTIONS, only_looks
-from mcrepar.nn.latent import Latent, Options
-from mcrepar.nn.selection import Place
+from mcrepar.nn.forwards.layer_weight import Weight
+from mcrepar.nn.random_tensor import Options, RandomTensor, each_named
+from mcrepar.nn.select import Place
+from mcrepar.nn.swap import run
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -45,7 +46,7 @@ class RankOne(nn.Module):
     Args:
         place: the weight in its network.
         options: families, prior and estimator of the factors.
-        members: the number of posteriors, of which an example or a draw uses one.
+        members: the number of posteriors, of which an example or a sample uses one.
     """
 
     def __init__(self, place: Place, options: Options, members: int = 1) -> None:
@@ -61,12 +62,12 @@ class RankOne(nn.Module):
             for side, shape in (("outputs", self.by_output), ("inputs", self.by_input))
         )
 
-    def _factor(self, name: str, size: int, members: int) -> Latent:
+    def _factor(self, name: str, size: int, members: int) -> RandomTensor:
         first = torch.ones(size, dtype=self.weight.dtype, device=self.weight.device)
         if members > 1:
             first = first.add(torch.randn_like(first), alpha=MEMBER_STD)
             first = first.abs() if self.options.posterior.row.support.lower >= 0 else first
-        return Latent(name, first, 1.0, self.options)
+        return RandomTensor(name, first, 1.0, self.options)
 
     @property
     def log_scale(self) -> Tensor:
@@ -81,19 +82,19 @@ class RankOne(nn.Module):
         return self.weight.shape
 
     @property
-    def tensors(self) -> list[Latent]:
+    def tensors(self) -> list[RandomTensor]:
         """The tensors of random numbers: every tensor of factors."""
-        return [latent for latent in (*self.outputs, *self.inputs) if isinstance(latent, Latent)]
+        return [factor for factor in (*self.outputs, *self.inputs) if isinstance(factor, RandomTensor)]
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
         """Fresh weights of one network, differentiable in Wbar and in the learned parameters of the factors."""
         sides = [side[member : member + 1] for side in (self.outputs, self.inputs)]
-        r, s = ([t.draw(generator) for t in side if isinstance(t, Latent)] for side in sides)
+        r, s = ([t.draw(generator) for t in side if isinstance(t, RandomTensor)] for side in sides)
         return self._times(r[0], s[0] if s else None)
 
     def mean(self) -> Tensor:
         """E W, the mean over members; the median of a factor stands for a mean that does not exist."""
-        r, s = ([t.mean() for t in side if isinstance(t, Latent)] for side in (self.outputs, self.inputs))
+        r, s = ([t.mean() for t in side if isinstance(t, RandomTensor)] for side in (self.outputs, self.inputs))
         means = [self._times(r[k], s[k] if s else None) for k in range(self.members)]
         return sum(means[1:], means[0]) / len(means)
 
@@ -103,7 +104,7 @@ class RankOne(nn.Module):
 
     def _rows(self, side: nn.ModuleList, batch: int, first: int) -> Tensor:
         each = -(-(batch + first) // len(side))
-        drawn = [latent.posterior.draw(each) for latent in side if isinstance(latent, Latent)]
+        drawn = [factor.posterior.draw(each) for factor in side if isinstance(factor, RandomTensor)]
         if len(drawn) == 1:
             return drawn[0]
         return torch.stack(drawn, 1).flatten(0, 1)[first : first + batch]
@@ -115,18 +116,18 @@ class RankOne(nn.Module):
 
     def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """The mean over members of KL(q || p) of their factors: by convexity a bound on that of the mixture."""
-        parts = [latent.divergence(estimator, generator) for latent in self.tensors]
+        parts = [factor.divergence(estimator, generator) for factor in self.tensors]
         return torch.stack(parts).sum() / self.members
 
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""
-        for latent in self.tensors:
-            latent.check(latent.divergence())
+        for factor in self.tensors:
+            factor.check(factor.divergence())
 
     def adopt(self, prior: Prior, pretrained: bool, signs: str) -> None:
         """Take a prior that comes with a state."""
-        for latent in self.tensors:
-            latent.adopt(prior, pretrained, signs)
+        for factor in self.tensors:
+            factor.adopt(prior, pretrained, signs)
         self.options = replace(self.options, prior=self.tensors[0].options.prior)
 
     def extra_repr(self) -> str:
@@ -234,9 +235,14 @@ def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
 # ---- the forward
 
 
-class FactoredWeight(Tensor):
+class FactoredWeight(Weight):
     """A weight that a layer meets as Wbar, and that multiplies the layer's inputs and outputs by factors."""
 
+    refusal = (
+        "with random factors",
+        "only dense, convolutional and embedding layers multiply by them",
+        "structure='weights', or select=... without this weight",
+    )
     owner: RankOne
     r: Tensor
     s: Tensor | None
@@ -249,45 +255,23 @@ class FactoredWeight(Tensor):
         return weight
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Layers multiply; looking at shape or dtype is allowed; all else would silently be deterministic."""
-        kwargs = kwargs or {}
-        if func in FUNCTIONS:
-            return _layer(func, *args, **kwargs)
-        if func is F.embedding:
-            return _embedding(*args, **kwargs)
-        if only_looks(func):
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        raise MethodError(
-            f"{getattr(func, '__name__', func)} on a weight with random factors",
-            "only dense, convolutional and embedding layers multiply by them",
-            "structure='weights', or select=... without this weight",
-        )
+    def layer(cls, func: Any, input: Tensor, weight: Any, bias: Any = None, *rest: Any, **named: Any) -> Tensor:
+        """r o (Wbar (s o x)) + b, every example with its own factors."""
+        channel = input.dim() - 1 if func is F.linear else input.dim() - weight.dim() + 1
+        batched = input.dim() >= weight.dim()
+        x = input * _shaped(weight, weight.s, input, channel, batched)
+        with torch._C.DisableTorchFunctionSubclass():
+            y: Tensor = func(x, weight.owner.weight, None, *rest, **named)
+        channel = y.dim() - 1 if func is F.linear else channel
+        y = y * _shaped(weight, weight.r, y, channel, batched)
+        return y if bias is None else y + bias.to(y.dtype).view([-1 if k == channel else 1 for k in range(y.dim())])
 
-
-def _layer(
-    func: Any, input: Tensor, weight: FactoredWeight, bias: Tensor | None = None, *rest: Any, **named: Any
-) -> Tensor:
-    """r o (Wbar (s o x)) + b, every example with its own factors."""
-    channel = input.dim() - 1 if func is F.linear else input.dim() - weight.dim() + 1
-    batched = input.dim() >= weight.dim()
-    assert weight.s is not None
-    x = input * _shaped(weight, weight.s, input, channel, batched)
-    with torch._C.DisableTorchFunctionSubclass():
-        y: Tensor = func(x, weight.owner.weight, None, *rest, **named)
-    channel = y.dim() - 1 if func is F.linear else channel
-    y = y * _shaped(weight, weight.r, y, channel, batched)
-    return y if bias is None else y + bias.to(y.dtype).view([-1 if k == channel else 1 for k in range(y.dim())])
-
-
-def _embedding(input: Tensor, weight: FactoredWeight, *rest: Any, **named: Any) -> Tensor:
-    """The rows of the examples' words, every example with its own factors of the features."""
-    with torch._C.DisableTorchFunctionSubclass():
-        y: Tensor = F.embedding(input, weight.owner.weight, *rest, **named)
-    return y * _shaped(weight, weight.r, y, y.dim() - 1, input.dim() > 0)
+    @classmethod
+    def embedding(cls, input: Tensor, weight: Any, *rest: Any, **named: Any) -> Tensor:
+        """The rows of the examples' words, every example with its own factors of the features."""
+        with torch._C.DisableTorchFunctionSubclass():
+            y: Tensor = F.embedding(input, weight.owner.weight, *rest, **named)
+        return y * _shaped(weight, weight.r, y, y.dim() - 1, input.dim() > 0)
 
 
 def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int, batched: bool) -> Tensor:
@@ -311,8 +295,9 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
     leaves = pytree.tree_leaves((args, dict(kwargs)))
     batch = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
     first = int(torch.randint(bnn.members, ())) if bnn.members > 1 else 0
-    weights: dict[str, Tensor] = {}
-    for key, tensor in bnn._latents():
+
+    def factored(tensor: RandomTensor | RankOne) -> Tensor:
         assert isinstance(tensor, RankOne)
-        weights[key] = FactoredWeight.of(tensor, *tensor.rows(batch, first))
-    return bnn.run(bnn._named(weights), *args, **kwargs)
+        return FactoredWeight.of(tensor, *tensor.rows(batch, first))
+
+    return run(bnn, each_named(bnn, factored), *args, **kwargs)

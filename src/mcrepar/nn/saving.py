@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mcrepar import __version__
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import LIKELIHOODS, Likelihood
+from mcrepar.nn.calibration import complete, pool_statistics
 from mcrepar.nn.description import (
     Json,
     Shelf,
@@ -27,10 +28,10 @@ from mcrepar.nn.description import (
     tree_from,
 )
 from mcrepar.nn.folder import read, refuse, write
-from mcrepar.nn.forward import FORWARDS
-from mcrepar.nn.latent import Options
+from mcrepar.nn.forwards import FORWARDS
 from mcrepar.nn.module import BayesianModule
-from mcrepar.nn.selection import Place, places
+from mcrepar.nn.random_tensor import Options, random_tensors
+from mcrepar.nn.select import Place, places
 
 KEYS = {"mcrepar", "torch", "forward", "members", "posteriors", "priors", "random"} | {
     "plain", "tied", "untrained", "calibration", "norm_statistics", "holds_training_data",
@@ -99,10 +100,10 @@ def write_model(
         )
     path = _path("save", folder)
     described = _describe_likelihood(likelihood)
-    with bnn._lock:
+    with bnn.slots.lock:
         bnn.slots.check(bnn.net)
         if pool and bnn.calibration.kept is not None:
-            bnn.pool_statistics()
+            pool_statistics(bnn)
         config, tensors = _described(bnn, keep_data)
     if likelihood is not None:
         tensors |= {f"likelihood.{name}": t.detach().cpu().clone() for name, t in likelihood.state_dict().items()}
@@ -219,7 +220,7 @@ def _described(bnn: BayesianModule, with_data: bool) -> tuple[dict[str, Json], d
         "torch": str(torch.__version__),
         "forward": bnn.mode,
         "members": bnn.members,
-        **describe_random(bnn.random, shelf),
+        **describe_random(random_tensors(bnn), shelf),
         "plain": {name: _aspects(t) for name, t in plain.items()},
         "tied": tied,
         "untrained": [name for name, p in bnn.named_parameters() if not p.requires_grad],
@@ -254,11 +255,11 @@ def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str,
         if name in saved and saved[name].dtype != tensor.dtype:
             raise TypeError(f"{name} is {saved[name].dtype}, not {tensor.dtype}")
     bnn.latents.load_state_dict(saved)
-    restore_initial(bnn.random, config)
+    restore_initial(random_tensors(bnn), config)
     bnn.calibration.pooled = tree_from(config["norm_statistics"], shelf)
     if config["calibration"] is not None:
         args, kwargs = tree_from(config["calibration"], shelf)
-        bnn.calibration.take(args, kwargs, bnn.complete)
+        bnn.calibration.take(args, kwargs, lambda: complete(bnn))
     untrained = set(config["untrained"])
     for name, parameter in bnn.named_parameters():
         parameter.requires_grad_(name not in untrained)

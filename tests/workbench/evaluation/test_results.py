@@ -14,6 +14,8 @@ from torch import nn
 import mcrepar
 from mcrepar import ParameterError, metrics
 from mcrepar.data.dataset import Dataset, Split
+from mcrepar.nn.calibration import complete
+from mcrepar.nn.swap import run as run_on
 from mcrepar.workbench.cli import main
 from mcrepar.workbench.evaluation import evaluate, words
 from mcrepar.workbench.evaluation import results as evaluation
@@ -53,7 +55,9 @@ def test_the_answers_are_those_of_the_same_draws(evaluated):
     x = run.prepare(run.dataset.test.x)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        probs = torch.stack([run.bnn.run(run.bnn.draw(generator), x).softmax(1) for _ in range(12)]).double().numpy()
+        probs = (
+            torch.stack([run_on(run.bnn, run.bnn.draw(generator), x).softmax(1) for _ in range(12)]).double().numpy()
+        )
     np.testing.assert_allclose(arrays["probs"], probs.mean(0), rtol=1e-5, atol=1e-7)
     votes = np.stack([(probs.argmax(2) == c).sum(0) for c in range(3)], 1)
     np.testing.assert_array_equal(arrays["votes"], votes)
@@ -255,7 +259,7 @@ def test_batch_norm_with_a_kept_batch_uses_it_for_every_draw(tmp_path, no_report
     x, generator, total = run.prepare(run.dataset.test.x), seeded(0), 0
     with torch.no_grad():
         for _ in range(3):
-            total = total + run.bnn.run(run.bnn.complete(run.bnn.draw(generator)), x).softmax(1)
+            total = total + run_on(run.bnn, complete(run.bnn, run.bnn.draw(generator)), x).softmax(1)
     np.testing.assert_allclose(arrays["probs"], total / 3, rtol=1e-4, atol=1e-6)
     assert torch.equal(run.bnn.calibration.kept[0][0], kept)
 

@@ -7,7 +7,7 @@ import yaml
 
 from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
-from mcrepar.nn.forward import FORWARDS
+from mcrepar.nn.forwards import FORWARDS
 from mcrepar.objective import SCHEDULES
 from mcrepar.workbench.training.config import GROUPS, LEAST, TrainConfig, names, read_config
 

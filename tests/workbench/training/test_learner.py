@@ -8,6 +8,7 @@ from torch import nn
 from mcrepar import bayesian
 from mcrepar.data.dataset import Split
 from mcrepar.likelihoods import Categorical, Normal
+from mcrepar.nn.swap import run as run_on
 from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.learner import BATCH, validate
 
@@ -38,7 +39,7 @@ def test_the_nll_is_the_mean_over_draws_and_density_and_score_are_those_of_their
     got = validate(bnn, Categorical(), split, as_is, 4, World())
     torch.manual_seed(5)
     with torch.no_grad():
-        outs = [bnn.run(bnn.draw(), x) for _ in range(4)]
+        outs = [run_on(bnn, bnn.draw(), x) for _ in range(4)]
     nll = sum(nn.functional.cross_entropy(out, split.y).item() for out in outs) / 4
     mean = sum(out.softmax(1) for out in outs)
     lpd = (mean / 4)[torch.arange(50), split.y].log().mean().item()

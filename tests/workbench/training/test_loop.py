@@ -11,6 +11,8 @@ import torch
 
 import mcrepar
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.nn import saving
+from mcrepar.nn.calibration import pool_statistics
 from mcrepar.nn.module import BayesianModule
 from mcrepar.workbench.training import checkpoint, learner, train
 from mcrepar.workbench.training.checkpoint import newest
@@ -159,7 +161,7 @@ def test_deterministic_epochs_come_first_and_centre_the_prior(tmp_path):
     rows = log_of(folder)
     assert [float(r["kl"]) > 0 for r in rows] == [False, False, True]
     assert [r["val_loss"] == "" for r in rows] == [True, True, False]
-    latents = [latent for _, latent in open_run(folder).bnn._latents()]
+    latents = [latent for _, latent in open_run(folder).bnn.latents.items()]
     for latent in latents:  # the prior is where the plain network was, and the posterior has not gone far in one epoch
         assert not torch.equal(latent.anchor, latent.loc)
         assert (latent.anchor - latent.loc).abs().max() < 0.1
@@ -175,7 +177,7 @@ def test_a_checkpoint_knows_where_the_scales_began(tmp_path):
             p.mul_(3.0)  # a training that widens the weights, and with them the scales of the posterior
     first.become_bayesian()
     second.restore(first.state(), tmp_path / "checkpoint")
-    found, expected = ([t.initial for r in x.bayesian.random.values() for t in r.tensors] for x in (second, first))
+    found, expected = ([t.initial for r in x.bayesian.latents.values() for t in r.tensors] for x in (second, first))
     assert found == expected
 
 
@@ -382,15 +384,15 @@ def stopped_early(tmp_path_factory):
 
 def test_norm_statistics_are_measured_once_and_are_those_of_the_best_model(stopped_early, tmp_path, monkeypatch):
     """Not on every better epoch, each of which would take 32 passes over the calibration data."""
-    calls, pool = [], BayesianModule.pool_statistics
-    monkeypatch.setattr(BayesianModule, "pool_statistics", lambda self: (calls.append(1), pool(self)))
+    calls = []
+    monkeypatch.setattr(saving, "pool_statistics", lambda bnn: (calls.append(1), pool_statistics(bnn)))
     folder = train(config(tmp_path, **JUMPS))
     assert len(calls) == 1
     assert model_of(folder) == model_of(stopped_early)
     run = open_run(folder)
     kept = [t.clone() for t in leaves(run.bnn.calibration.pooled)]
     run.calibrate()
-    run.bnn.pool_statistics()
+    pool_statistics(run.bnn)
     assert kept
     assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(kept, leaves(run.bnn.calibration.pooled), strict=True))
 

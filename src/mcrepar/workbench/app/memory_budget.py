@@ -24,7 +24,7 @@ from mcrepar.divergence.methods import SAMPLED
 from mcrepar.errors import ParameterError
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.models import MODELS, model
-from mcrepar.nn.selection import is_norm, selected
+from mcrepar.nn.select import is_norm, selected
 from mcrepar.workbench.app.taylor_warning import without_taylor_warning
 
 SIDE = 32  # of the images and volumes, as CIFAR's

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from mcrepar import __version__, metrics
 from mcrepar.data.dataset import Split
 from mcrepar.errors import CollapseWarning, ParameterError
-from mcrepar.nn.latent import Latent
+from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.random_tensor import random_tensors
+from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Prediction, predict
 from mcrepar.user_files import remove_stale, write_file
 from mcrepar.workbench.evaluation import EvaluateOptions
@@ -104,10 +106,10 @@ class _AtMean(nn.Module):
     def __init__(self, bnn: BayesianModule) -> None:
         super().__init__()
         self.bnn = bnn
-        self.weights = bnn.complete("mean")
+        self.weights = complete(bnn, "mean")
 
     def forward(self, x: Tensor) -> Any:
-        return self.bnn.run(self.weights, x)
+        return run_on(self.bnn, self.weights, x)
 
 
 def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draws: int) -> Prediction:
@@ -141,7 +143,7 @@ def _diagnosis(bnn: BayesianModule) -> dict[str, Any]:
 
 def _families(bnn: BayesianModule) -> dict[str, str]:
     """Posterior and prior of the weights, as the network has them."""
-    options = [latent.options for latent in bnn.latents.values() if isinstance(latent, Latent)]
+    options = [tensor.options for tensor in random_tensors(bnn).values()]
     sides = {"posterior": [o.posterior.name for o in options], "prior": [o.prior.name for o in options]}
     return {side: ", ".join(dict.fromkeys(names)) for side, names in sides.items()}
 

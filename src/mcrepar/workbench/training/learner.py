@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from mcrepar.data.dataset import Split
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Categorical, Likelihood
-from mcrepar.nn.calibration import STATISTICS
+from mcrepar.nn.calibration import STATISTICS, complete
 from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import evaluating
+from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.saving import write_model
+from mcrepar.nn.swap import run as run_on
 from mcrepar.objective import Elbo, elbo
 from mcrepar.workbench.training import checkpoint
 from mcrepar.workbench.training.config import TrainConfig
@@ -188,7 +190,7 @@ class Learner:
             "model": checkpoint.tensors_of(self.net),
             "likelihood": self.likelihood.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "initial": None if self.bayesian is None else describe_initial(self.bayesian.random),
+            "initial": None if self.bayesian is None else describe_initial(random_tensors(self.bayesian)),
         }
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
@@ -202,7 +204,7 @@ class Learner:
             self.become_bayesian()
         checkpoint.restore(self.net, state["model"], path)
         if self.bayesian is not None and state.get("initial") is not None:  # not in older checkpoints
-            restore_initial(self.bayesian.random, state["initial"])
+            restore_initial(random_tensors(self.bayesian), state["initial"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -314,7 +316,7 @@ def validate(
     logs: list[list[Tensor]] = [[] for _ in parts]  # log p(y | draw), by part and draw
     with evaluating(net), torch.no_grad():
         for _ in range(draws):
-            run = partial(net.run, net.complete(net.draw())) if isinstance(net, BayesianModule) else net
+            run = partial(run_on, net, complete(net, net.draw())) if isinstance(net, BayesianModule) else net
             for place, part in enumerate(parts):
                 x, y = batch(part)
                 output = run(x).float()

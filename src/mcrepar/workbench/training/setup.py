@@ -17,8 +17,10 @@ from mcrepar.distributions.priors import prior
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import LIKELIHOODS, Likelihood, Normal, likelihood_of
 from mcrepar.models import model
+from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import restore_initial
 from mcrepar.nn.module import BayesianModule, bayesian
+from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.trained_model import LAYOUTS, Preparation, TrainedModel
 from mcrepar.user_files import read_json
 from mcrepar.workbench.training.checkpoint import PARTS, mismatch, newest, read_weights, restore
@@ -107,7 +109,7 @@ def give_batch(bnn: BayesianModule, batch: Tensor) -> None:
 
     As `bnn.calibrate`, but without the pooled statistics, which `save` measures when they are needed.
     """
-    bnn.calibration.take((batch.to(next(bnn.parameters()).device),), {}, bnn.complete)
+    bnn.calibration.take((batch.to(next(bnn.parameters()).device),), {}, lambda: complete(bnn))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +209,9 @@ def open_run(folder: str | Path) -> Run:
             raise ParameterError(f"run {str(folder)!r}", why, "Open it when the training has gone on.")
         bnn = make_bayesian(build_network(config, facts), config)
         restore(bnn, found.state["model"], found.path)
-        restore_initial(bnn.random, found.state.get("initial") or {"random": []})  # unknown in older checkpoints
+        restore_initial(
+            random_tensors(bnn), found.state.get("initial") or {"random": []}
+        )  # unknown in older checkpoints
         likelihood = build_likelihood(config, facts)
         likelihood.load_state_dict(found.state["likelihood"])
         trained = TrainedModel(bnn, likelihood, facts.preparation(config))

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mcrepar
 from mcrepar import MethodError, bayesian
-from mcrepar.nn import recompute
+from mcrepar.nn import swap
 from tests.conftest import seeded
 
 X = torch.randn(4, 5, 8, generator=seeded(1), dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_reentrant_regions_inside_a_network_are_refused(name):
 
 
 def test_without_a_way_to_find_the_region_it_is_refused(monkeypatch):
-    monkeypatch.setattr(recompute, "_region", lambda: None)
+    monkeypatch.setattr(swap, "_frame", lambda: None)
     with pytest.raises(MethodError, match="running a Linear outside of its Bayesian network"):
         gradients(built("dense", **APART))
 
@@ -175,7 +175,7 @@ def test_a_frozen_network_in_a_region_stays_frozen_in_the_backward():
 
 def test_other_hooks_of_saved_tensors_are_no_regions():
     with save_on_cpu():
-        assert recompute._region() is None
+        assert swap._frame() is None
         for a, b in zip(gradients(built("dense")), gradients(built("dense", **APART)), strict=True):
             torch.testing.assert_close(a, b)
 

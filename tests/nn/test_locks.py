@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import mcrepar
-import mcrepar.nn.threads
+import mcrepar.nn.locks
 from mcrepar import MethodError, bayesian, predict
 from tests.conftest import seeded
 
@@ -94,7 +94,7 @@ def test_other_forwards_in_threads(forward):
     """Without noise every output is the network's, whichever thread asks."""
     bnn = network(forward)
     with torch.no_grad():
-        for _, latent in bnn._latents():
+        for _, latent in bnn.latents.items():
             latent.log_scale.fill_(-40.0)
         with bnn.frozen("mean"):
             wanted = bnn(X)
@@ -180,6 +180,36 @@ def test_layers_around_bayesian_ones_cannot_be_in_two_modes():
     assert all(m.training for m in net.modules())
 
 
+def test_training_that_starts_during_a_prediction_is_refused():
+    """Layers around Bayesian ones are in eval mode until the prediction ends; training with them would be wrong."""
+    gate = Gate(0.0)
+    net, x = nn.Sequential(mcrepar.nn.Linear(4, 4), nn.Dropout(0.5), gate, mcrepar.nn.Linear(4, 2)), torch.ones(3, 4)
+    gate.seconds = 0.3
+    thread = ThreadPoolExecutor(1)
+    predicted = thread.submit(lambda: predict(net, x, draws=2).mean)
+    try:
+        assert gate.entered.wait(60)
+        gate.seconds = 0.0
+        with pytest.raises(MethodError, match="training a network while another thread predicts with it"):
+            net(x)
+        assert predicted.result(60).shape == (3, 2)
+        assert net(x).shape == (3, 2)  # afterwards it trains
+    finally:
+        thread.shutdown()
+    assert all(m.training for m in net.modules())
+
+
+def test_a_prediction_whose_layers_were_put_into_training_mode_is_refused():
+    gate = Gate(0.3)
+    net, x = nn.Sequential(mcrepar.nn.Linear(4, 4), nn.Dropout(0.5), gate, mcrepar.nn.Linear(4, 2)), torch.ones(3, 4)
+    with ThreadPoolExecutor(1) as thread:
+        predicted = thread.submit(lambda: predict(net, x, draws=2))
+        assert gate.entered.wait(60)
+        net.train()
+        with pytest.raises(MethodError, match=r"another thread called net\.train\(\) before it was done"):
+            predicted.result(60)
+
+
 # ---- forks
 
 
@@ -217,7 +247,7 @@ def forked(work) -> bool:
 @pytest.mark.parametrize("patience", [30.0, 0.0], ids=["the fork waits", "the fork does not wait"])
 def test_a_fork_while_another_thread_is_in_a_forward(patience, monkeypatch):
     """The child neither hangs on a lock of a thread that it does not have, nor keeps the draw of that thread."""
-    monkeypatch.setattr(mcrepar.nn.threads, "PATIENCE", patience)
+    monkeypatch.setattr(mcrepar.nn.locks, "PATIENCE", patience)
     gate = Gate(0.5)
     bnn, x = bayesian(nn.Sequential(nn.Linear(4, 4), gate, nn.Linear(4, 2))).eval(), torch.ones(3, 4)
     likelihood = mcrepar.likelihoods.Normal()
@@ -329,8 +359,8 @@ def test_a_copy_is_whole_while_another_thread_runs_the_network():
 
 def test_a_thread_that_has_ended_trains_no_more():
     """Its number may be given to another thread, which has nothing to do with the network."""
-    lock = mcrepar.nn.threads.Lock()
-    ended = threading.Thread(target=lambda: mcrepar.nn.threads.note_training(nn.Linear(1, 1), lock))
+    lock = mcrepar.nn.locks.Lock()
+    ended = threading.Thread(target=lambda: mcrepar.nn.locks.note_training(nn.Linear(1, 1), lock))
     ended.start()
     ended.join()
     wait = threading.Event()

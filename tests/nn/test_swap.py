@@ -21,7 +21,7 @@ def test_tied_weights_are_one_latent_drawn_and_counted_once():
         ("embedding.weight", "head.weight"), ("hidden.bias",), ("hidden.weight",)]  # fmt: skip
     draw = bnn.draw()
     assert draw["embedding.weight"] is draw["head.weight"]
-    parts = [latent.divergence().item() for _, latent in bnn._latents()]
+    parts = [latent.divergence().item() for _, latent in bnn.latents.items()]
     assert kl(bnn).item() == pytest.approx(sum(parts), rel=1e-6)
     plain = bnn.to_module("draw")
     assert plain.head.weight is plain.embedding.weight

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from mcrepar.divergence.methods import whole_number
 from mcrepar.likelihoods import Likelihood, likelihood_of
-from mcrepar.nn.arguments import check_generator
-from mcrepar.nn.assembled import plain_draw
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, evaluating, the_tensor
+from mcrepar.nn.passes import Output, check_generator, evaluating, plain_draw, the_tensor
 
 
 class Ensemble(nn.Module):

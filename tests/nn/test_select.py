@@ -10,7 +10,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, posterior, prior
-from mcrepar.nn.selection import is_norm, options_of, places, selected, spread
+from mcrepar.nn.select import is_norm, options_of, places, selected, spread
 
 
 class Net(nn.Module):
@@ -205,7 +205,7 @@ def test_overrides_reach_the_latents():
         "2": {"posterior": "normal", "prior": prior("laplace", scale=0.2), "kl_method": "stream", "n_mc_iter": 50},
         "0.bias": {"posterior": posterior("horseshoe", slab=2.0)},
     })  # fmt: skip
-    chosen = {key: latent.options for key, latent in bnn._latents()}
+    chosen = {key: latent.options for key, latent in bnn.latents.items()}
     assert [chosen[k].posterior.name for k in chosen] == ["radial", "horseshoe", "normal", "normal"]
     assert [chosen[k].prior.name for k in chosen] == ["normal", "normal", "laplace", "laplace"]
     assert (chosen["2/bias"].estimator.method, chosen["2/bias"].estimator.n_mc_iter) == ("stream", 50)

@@ -19,13 +19,13 @@ def network() -> nn.Sequential:
 
 
 WRONG = {
-    "start_std of a word": ({"start_std": "small"}, "start_std='small': it is not a positive number"),
-    "start_std of 0": ({"start_std": 0.0}, "start_std=0.0: it is not a positive number"),
-    "infinite start_std": ({"start_std": math.inf}, "start_std=inf"),
-    "start_std of NaN": ({"start_std": math.nan}, "start_std=nan"),
-    "start_std of True": ({"start_std": True}, "start_std=True"),
-    "start_std of a tensor": ({"start_std": torch.tensor(0.1)}, "start_std=tensor"),
-    "start_std of a part": ({"overrides": {"0": {"start_std": -1}}}, "start_std=-1"),
+    "start_std of a word": ({"start_std": "small"}, "initial_std='small': it is not a positive number"),
+    "start_std of 0": ({"start_std": 0.0}, "initial_std=0.0: it is not a positive number"),
+    "infinite start_std": ({"start_std": math.inf}, "initial_std=inf"),
+    "start_std of NaN": ({"start_std": math.nan}, "initial_std=nan"),
+    "start_std of True": ({"start_std": True}, "initial_std=True"),
+    "start_std of a tensor": ({"start_std": torch.tensor(0.1)}, "initial_std=tensor"),
+    "start_std of a part": ({"overrides": {"0": {"start_std": -1}}}, "initial_std=-1"),
     "pretrained of a word": ({"pretrained": "yes"}, "pretrained='yes': it is not yes or no. Use True or False"),
     "pretrained of None": ({"pretrained": None}, "pretrained=None"),
     "select of a number": ({"select": 3}, "select=3.*neither a function nor patterns. Use names such as '0.weight'"),
@@ -139,9 +139,21 @@ def test_weights_that_are_not_finite_are_refused_by_name(value, place):
 
 
 def test_an_optimizer_that_was_built_before_is_refused():
+    """At its next step: it would train nothing. One that was thrown away is in nobody's way."""
     net = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.raises(ParameterError, match=r"an optimizer .* holds weight"):
-        bayesian(net)
-    del optimizer
-    bayesian(net)
+    optimizer, other = (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    bnn = bayesian(net)
+    with pytest.raises(ParameterError, match=r"built before bayesian\(net\).*optimizer of bnn\.parameters\(\)"):
+        optimizer.step()
+    other.step()
+    torch.optim.SGD(bnn.parameters(), lr=0.1).step()
+
+
+def test_start_std_is_a_spelling_of_initial_std():
+    def scales(**options):
+        torch.manual_seed(0)
+        return [t.log_scale for t in bayesian(network(), **options).latents.values()]
+
+    wanted = scales(initial_std=0.2, overrides={"0": {"initial_std": 0.3}})
+    found = scales(start_std=0.2, overrides={"0": {"start_std": 0.3}})
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""One tensor of weights that became random: its learned parameters, its prior, its draws and its KL.
+"""One tensor of weights that became random: its learned parameters, its prior, its samples and its KL.
 
 In float32 squares vanish below about 1e-19. A tensor whose scale is smaller (or whose weights are, where they have no
 location) has an infinite gradient under a radial prior, and under forward="local" none; float64 goes down to 1e-154.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,10 @@ from mcrepar.divergence.kl import apply_plan, check_finite
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
+    from mcrepar.nn.rank1 import RankOne
 
 Map = Callable[[Tensor], Tensor]
 FREE: Mapping[Constraint, tuple[Map, Map]] = {  # a learned parameter of a prior: to the real line, and back
@@ -43,27 +47,27 @@ class Options:
         posterior: a template.
         prior: a prior; its values may be the words "learned", "tied" and "optimal".
         estimator: of the KL.
-        start_std: start value of the standard deviation of a weight, relative to the spread of its tensor.
+        initial_std: of a weight, relative to the spread of its tensor.
         pretrained: whether the prior is centred on the network's weights too.
         signs: what a posterior on the half-line does with the network's signs: "" refuses, "keep" multiplies the
-            draws by them, "positive" drops them.
+            samples by them, "positive" drops them.
     """
 
     posterior: Posterior
     prior: Prior
     estimator: Estimator
-    start_std: float = 0.05
+    initial_std: float = 0.05
     pretrained: bool = False
     signs: str = ""
 
 
-class Latent(nn.Module):
+class RandomTensor(nn.Module):
     """A random tensor of weights, W = f(loc + exp(log_scale) xi), times fixed signs where those are kept.
 
     Args:
         name: of the tensor in its network, for messages.
-        start: the network's own values.
-        spread: of the tensor, to which `start_std` is relative.
+        values: the network's own.
+        spread: of the tensor, to which `initial_std` is relative.
         options: families, prior and estimator.
         hold: the row that is not random but stays as it is, the padding of an embedding.
     """
@@ -75,17 +79,17 @@ class Latent(nn.Module):
     anchor: Tensor | None
     held: Tensor | None
 
-    def __init__(self, name: str, start: Tensor, spread: float, options: Options, hold: int | None = None) -> None:
+    def __init__(self, name: str, values: Tensor, spread: float, options: Options, hold: int | None = None) -> None:
         super().__init__()
         self.name = name
         self.options = options
         self.hold = hold
         self.plan: Plan | None = None  # of the pair, which never changes
-        self.register_buffer("held", None if hold is None else start.detach()[hold].clone())
-        row, values = options.posterior.row, without_row(start.detach(), hold)
+        self.register_buffer("held", None if hold is None else values.detach()[hold].clone())
+        row, values = options.posterior.row, without_row(values.detach(), hold)
         keep = row.support.lower >= 0 and options.signs == "keep"
         centre = values.abs() if row.support.lower >= 0 else values
-        loc, log_scale = start_values(options.posterior, centre, options.start_std * spread)
+        loc, log_scale = initial_values(options.posterior, centre, options.initial_std * spread)
         self.loc = nn.Parameter(loc) if row.form.learned_loc and loc is not None else None
         self.log_scale = nn.Parameter(log_scale)
         whole = log_scale.detach().double()
@@ -172,11 +176,11 @@ class Latent(nn.Module):
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """A fresh xi in the layout of the weights."""
         rho, q = self.log_scale, self.options.posterior
-        law, size = q.row.noise(q.fixed, rho.numel()), rho.numel()
-        return laid_out(law.draw(1, size, dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
+        noise, size = q.row.noise(q.fixed, rho.numel()), rho.numel()
+        return laid_out(noise.draw(1, size, dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """Fresh weights, differentiable in the learned parameters."""
+    def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
+        """Fresh weights, differentiable in the learned parameters; there is one member only."""
         with torch.no_grad():
             moved = self.noise(generator).mul_(self.log_scale.exp())
         v: Tensor = _Moved.apply(self.centre, self.log_scale, moved)  # type: ignore[no-untyped-call]
@@ -198,7 +202,7 @@ class Latent(nn.Module):
         return self.whole(self.mean_of_random())
 
     def mean_of_random(self) -> Tensor:
-        """The same without signs that are kept and a row that is held."""
+        """The same of the random numbers, before stored signs are applied and a fixed row is inserted."""
         q = self.posterior
         mean = q.mean.expand(q.shape)
         if bool(mean.isfinite().all()):
@@ -206,12 +210,12 @@ class Latent(nn.Module):
         return torch.where(mean.isfinite(), mean, q.weights(torch.full_like(q.log_scale, median(q.noise))))
 
     @property
-    def tensors(self) -> list[Latent]:
+    def tensors(self) -> list[RandomTensor]:
         """The tensors of random numbers, itself."""
         return [self]
 
     def whole(self, w: Tensor) -> Tensor:
-        """All weights of the network's tensor: signs where those are kept, and the row that is held."""
+        """The full weight tensor: re-apply the stored signs and re-insert the fixed padding row."""
         w = w if self.signs is None else w * self.signs
         if self.held is None:
             return w
@@ -224,19 +228,19 @@ class Latent(nn.Module):
         return f"{o.posterior.name} || {o.prior.name}, {tuple(self.log_scale.shape)}"
 
 
-def start_values(q: Posterior, centre: Tensor, deviation: float) -> tuple[Tensor | None, Tensor]:
-    """loc and log_scale with which the mean of a weight is `centre` and its standard deviation `deviation`.
+def initial_values(q: Posterior, centre: Tensor, std: float) -> tuple[Tensor | None, Tensor]:
+    """loc and log_scale with which the mean of a weight is `centre` and its standard deviation `std`.
 
-    Families with one learned parameter meet the mean (a location that is fixed meets it, the scale the deviation);
-    the median stands for a mean, and `scale` for a deviation, that does not exist.
+    Families with one learned parameter meet the mean (a location that is fixed meets it, the scale the standard
+    deviation); the median stands for a mean, and `scale` for a standard deviation, that does not exist.
     """
     noise, form = q.row.noise(q.fixed, centre.numel()), q.form
     least = torch.finfo(centre.dtype).tiny
     if form.outer is LOG:  # w = log scale + log xi
         return None, centre - noise.moment(Monomial(0.0, 1))
-    magnitude = centre.abs().clamp_min(max(q.row.support.lower, 0.0) + max(deviation, least))
-    if form.outer is EXP and form.learned_loc:  # log-normal with this mean and deviation
-        variance = torch.log1p((deviation / magnitude) ** 2)
+    magnitude = centre.abs().clamp_min(max(q.row.support.lower, 0.0) + max(std, least))
+    if form.outer is EXP and form.learned_loc:  # log-normal with this mean and standard deviation
+        variance = torch.log1p((std / magnitude) ** 2)
         return magnitude.log() - variance / 2, variance.log() / 2
     if form.outer is EXP:  # the median: E exp(scale xi) of a large weight has no variance
         return None, (magnitude.log() / median(noise)).log()
@@ -245,7 +249,7 @@ def start_values(q: Posterior, centre: Tensor, deviation: float) -> tuple[Tensor
         return None, (magnitude / (first if math.isfinite(first) else median(noise))).log()
     second = noise.moment(Monomial(2.0))
     unit = math.sqrt(second) if math.isfinite(second) else 1.0
-    return centre.clone(), torch.full_like(centre, math.log(max(deviation, least) / unit))
+    return centre.clone(), torch.full_like(centre, math.log(max(std, least) / unit))
 
 
 @lru_cache(maxsize=64)
@@ -264,7 +268,7 @@ def laid_out(row: Tensor, reference: Tensor) -> Tensor:
 
 
 class _Moved(torch.autograd.Function):
-    """loc + moved, moved = exp(log_scale) xi, which is all that is kept for the backward."""
+    """loc + moved, moved = exp(log_scale) xi, which is all that is saved for backward."""
 
     @staticmethod
     def forward(ctx: Any, loc: Tensor | None, log_scale: Tensor, moved: Tensor) -> Tensor:
@@ -302,13 +306,24 @@ def without_row(values: Tensor, row: int | None) -> Tensor:
     return values if row is None else torch.cat([values[:row], values[row + 1 :]])
 
 
-def check_signs(name: str, start: Tensor, options: Options) -> None:
+def check_signs(name: str, values: Tensor, options: Options) -> None:
     """Refuse a posterior on the half-line for weights of both signs, unless the user chose what becomes of them."""
     row = options.posterior.row
-    if row.support.lower < 0 or options.signs or not bool((start < 0).any()):
+    if row.support.lower < 0 or options.signs or not bool((values < 0).any()):
         return
     raise MethodError(
         f"posterior {row.name!r} for {name}",
         "it makes every weight positive, and the network has negative ones",
-        "signs='keep' to multiply the draws by the network's signs, or signs='positive' to drop them",
+        "signs='keep' to multiply the samples by the network's signs, or signs='positive' to drop them",
     )
+
+
+def random_tensors(bnn: BayesianModule) -> dict[tuple[str, ...], RandomTensor | RankOne]:
+    """The random tensors of a network, by all names that the network gives them."""
+    found: Any = bnn.latents
+    return {bnn.names[key]: tensor for key, tensor in found.items()}
+
+
+def each_named(bnn: BayesianModule, make: Callable[[RandomTensor | RankOne], Tensor]) -> dict[str, Tensor]:
+    """What is made of every random tensor of a network, by all of its names."""
+    return {name: w for names, tensor in random_tensors(bnn).items() for w in [make(tensor)] for name in names}

@@ -7,11 +7,14 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import ParameterError
@@ -205,15 +208,40 @@ def unit(place: Place, relative: str) -> float:
 
 def spread(place: Place) -> float:
     """The spread of a tensor; that of the widest one beside it where its own is 0 (a bias of zeros), else 1."""
-    own = _deviation(place.parameter)
+    own = _std(place.parameter)
     if own > 0:
         return own
-    beside = [_deviation(p) for owner in place.owners for p in owner.parameters(recurse=False)]
+    beside = [_std(p) for owner in place.owners for p in owner.parameters(recurse=False)]
     return max(beside, default=0.0) or 1.0
 
 
-def _deviation(values: Tensor) -> float:
+def _std(values: Tensor) -> float:
     """The standard deviation of a tensor; the size of its values where they are all equal."""
     values = values.detach().double().flatten()
-    varied = bool((values != values[:1]).any())  # the deviation of equal numbers may be a rounding error
+    varied = bool((values != values[:1]).any())  # the standard deviation of equal numbers may be a rounding error
     return float(values.std() if varied else values[:1].abs().sum())
+
+
+# By id: parameters that became random and that somebody still holds. The hook that looks here is one for the process,
+# made once, and does nothing while there are none.
+_EMPTIED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+
+
+def watch_optimizers(places: Sequence[Place]) -> None:
+    """Let the next step of an optimizer that was built before refuse to go on with tensors that became random."""
+    _hook_optimizers()
+    _EMPTIED.update({id(place.parameter): place.parameter for place in places})
+
+
+@cache
+def _hook_optimizers() -> None:
+    register_optimizer_step_pre_hook(_check_optimizer)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    if _EMPTIED and any(id(p) in _EMPTIED for group in optimizer.param_groups for p in group["params"]):
+        raise ParameterError(
+            "a step of an optimizer that was built before bayesian(net)",
+            "it holds weights that became random, and would train nothing",
+            "bayesian(net) first, then an optimizer of bnn.parameters()",
+        )

@@ -101,7 +101,7 @@ def test_keywords_and_networks_that_return_more():
         ("draws=0: it is too small. Use a whole number of at least 1", {"draws": 0}),
         ("draws=2.0", {"draws": 2.0}),
         ("likelihood='poisson': there is no such likelihood. Use 'categorical'", {"likelihood": "poisson"}),
-        ("generator=3: it draws nothing", {"generator": 3}),
+        ("generator=3: it is of type int", {"generator": 3}),
     ],
 )
 def test_refused(words, changes):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mcrepar import MethodError, bayesian
-from mcrepar.nn import per_example
+from mcrepar.nn.forwards import per_example
 from tests.conftest import seeded
 
 
@@ -73,7 +73,7 @@ def test_buffers_count_the_data_only():
 @pytest.mark.parametrize("inner", [nn.BatchNorm2d(3), nn.SyncBatchNorm(3)])
 def test_batch_norm_in_training_is_refused(inner):
     bnn = bayesian(nn.Sequential(nn.Conv2d(2, 3, 2), inner), forward="per_example")
-    with pytest.raises(MethodError, match=r"BatchNorm in training: .* every datum runs alone. Use GroupNorm"):
+    with pytest.raises(MethodError, match=r"BatchNorm in training: .* every example runs alone. Use GroupNorm"):
         bnn(torch.ones(3, 2, 4, 4))
     bnn.net[1].eval()
     assert bnn(torch.ones(3, 2, 4, 4)).shape == (3, 3, 3, 3)
@@ -108,7 +108,9 @@ class Sum(nn.Module):
 @pytest.mark.parametrize("dims", [(0, 1), 0], ids=["a number", "a sum over the data"])
 def test_outputs_without_data_are_refused(dims):
     bnn = bayesian(Sum(dims), forward="per_example")
-    with pytest.raises(MethodError, match=r"for one datum, of shape .*, does not tell where the data are. Use outputs"):
+    with pytest.raises(
+        MethodError, match=r"for one example, of shape .*, does not tell where the examples are. Use outputs"
+    ):
         bnn(torch.ones(5, 4))
 
 
@@ -157,7 +159,7 @@ def test_data_are_passed_by_position_and_what_they_share_by_keyword(length):
 
 def test_data_of_another_length_are_refused():
     bnn, x, mask = bayesian(Masked().double(), forward="per_example"), randn(5, 6, 4), torch.zeros(6, 6).double()
-    with pytest.raises(MethodError, match=r"argument \[2\]: its length is 6, and there are 5 data; .* by keyword"):
+    with pytest.raises(MethodError, match=r"argument \[2\]: its length is 6, and there are 5 examples. .* by keyword"):
         bnn(x, None, mask)
     with pytest.raises(MethodError, match=r"argument \['mask'\]: its length is 6"):
         bnn(x=x, mask=mask)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import MethodError, bayesian, posterior
-from mcrepar.nn import forward as forwards
+from mcrepar.nn import forwards
 from tests.conftest import seeded, z_score
 
 DRAWS = 600
@@ -79,7 +79,7 @@ def test_each_datum_has_the_law_of_weights(forward, layer, name):
     draws = DRAWS if forward == "flipout" else 2000
     shared = made(build, name, "weights")
     if layer.startswith("dense"):  # its moments are known: x loc^T + bias, and x^2 (Var W)^T + Var b
-        q = {key: latent.posterior for key, latent in shared._latents()}
+        q = {key: latent.posterior for key, latent in shared.latents.items()}
         mean, variance = x @ q["weight"].mean.T, x**2 @ (q["weight"].stddev ** 2).T
         if "bias" in q:
             mean, variance = mean + q["bias"].mean, variance + q["bias"].stddev ** 2
@@ -188,14 +188,14 @@ def test_some_layers_may_stay_deterministic(forward):
 # ---- refusals
 
 REFUSED = {
-    "local laplace": (dense, "laplace", "local", "no law that can be drawn at once"),
-    "local radial conv": (LAYERS["conv2d"][0], "radial", "local", "no law that can be drawn at once"),
+    "local laplace": (dense, "laplace", "local", "no distribution that can be drawn at once"),
+    "local radial conv": (LAYERS["conv2d"][0], "radial", "local", "no distribution that can be drawn at once"),
     "local embedding": (lambda: nn.Embedding(3, 2), "normal", "local", "neither dense nor convolutional"),
     "flipout lstm": (lambda: nn.LSTM(3, 2), "normal", "flipout", "neither dense nor convolutional"),
     "flipout attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "flipout", "neither dense nor"),
     "flipout loggamma": (dense, "loggamma", "flipout", "not symmetric"),
-    "per_example lstm": (lambda: nn.LSTM(3, 2), "normal", "per_example", "data in dimension 1"),
-    "per_example attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "per_example", "data in dimension 1"),
+    "per_example lstm": (lambda: nn.LSTM(3, 2), "normal", "per_example", "examples in dimension 1"),
+    "per_example attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "per_example", "examples in dimension 1"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
@@ -20,10 +18,10 @@ from mcrepar.divergence.kl import check_objects
 from mcrepar.divergence.methods import Estimator, whole_number
 from mcrepar.divergence.plan import plan_pair
 from mcrepar.errors import McreparError, MethodError, ParameterError
-from mcrepar.nn.forward import FORWARDS, check_forward
-from mcrepar.nn.latent import Latent, Options, check_signs, without_row
-from mcrepar.nn.rank1 import RankOne, check_factors, factor_posterior, factor_prior
-from mcrepar.nn.selection import Overrides, Place, check_overrides, options_of, unit
+from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.random_tensor import Options, check_signs, without_row
+from mcrepar.nn.rank1 import check_factors, factor_posterior, factor_prior
+from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, unit
 
 STRUCTURES = ("weights", "rank1")
 
@@ -50,10 +48,13 @@ def chosen_options(
 
     Names of families mean factors near 1 where factors are random, and not the weights.
     """
-    check_overrides(places, overrides or {}, list(given))
+    check_overrides(places, overrides or {}, [*given, "start_std"])
     out = []
     for place in places:
-        options = _options({**given, **options_of(place, overrides or {})}, factored)
+        own = options_of(place, overrides or {})
+        if "start_std" in own:  # an accepted spelling
+            own["initial_std"] = own.pop("start_std")
+        options = _options({**given, **own}, factored)
         if options.prior.relative and not factored:
             options = replace(options, prior=options.prior.in_units(unit(place, options.prior.relative)))
         out.append((place, options))
@@ -62,9 +63,9 @@ def chosen_options(
 
 def _options(given: Mapping[str, Any], factored: bool) -> Options:
     """Strings stop here: objects from what the user typed."""
-    q, p, std = given["posterior"], given["prior"], given["start_std"]
+    q, p, std = given["posterior"], given["prior"], given["initial_std"]
     if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 0 < float(std) < math.inf:
-        raise ParameterError(f"start_std={std!r}", "it is not a positive number", "a number such as 0.05")
+        raise ParameterError(f"initial_std={std!r}", "it is not a positive number", "a number such as 0.05")
     if not isinstance(given["pretrained"], bool):
         raise ParameterError(f"pretrained={given['pretrained']!r}", "it is not yes or no", "True or False")
     if given["signs"] not in ("", "keep", "positive"):
@@ -104,56 +105,6 @@ def check_place(place: Place, options: Options, forward: str, factored: bool = F
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
         q = options.posterior.bind(validate=False, log_scale=free, **learned)
         check_objects(q, p.sketch().filled(**({"loc": free} if options.pretrained else {})), None)
-        check_forward(forward, options.posterior, place)
+        FORWARDS[forward].check(options.posterior, place)
     except McreparError as error:
         raise error.within(place.name) from None
-
-
-def check_draw(draw: object, random: Mapping[tuple[str, ...], Latent | RankOne], net: nn.Module) -> None:
-    """Refuse a draw that is not one of this network's weights."""
-    if not isinstance(draw, Mapping):
-        raise ParameterError(f"a frozen {type(draw).__name__}", "it names no weights", "'mean', or bnn.draw()")
-    for name, latent in ((name, latent) for names, latent in random.items() for name in names):
-        if name not in draw:
-            raise ParameterError("a frozen draw", f"it has no {name}", "bnn.draw(), whole")
-        w, dtype = draw[name], latent.log_scale.dtype
-        if not isinstance(w, Tensor) or w.shape != latent.shape:
-            what = f"the shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"the type {type(w).__name__}"
-            why = f"its {name} has {what}, not that of the weights, {tuple(latent.shape)}"
-            raise ParameterError("a frozen draw", why, "bnn.draw()")
-        if w.dtype != dtype:
-            raise ParameterError(
-                "a frozen draw", f"its {name} is {w.dtype}, the weights {dtype}", f"{name}.to({dtype})"
-            )
-    others = draw.keys() - {name for names in random for name in names}
-    if others:  # tensors of the network that are not random may be given too, as norm statistics are
-        others -= {name for name, _ in net.named_parameters(remove_duplicate=False)}
-        others -= {name for name, _ in net.named_buffers(remove_duplicate=False)}
-    if others:
-        why = f"{min(map(repr, others))} is no weight of the network"
-        raise ParameterError("a frozen draw", why, "the names of bnn.draw()")
-
-
-def check_generator(generator: object) -> None:
-    """Refuse what draws nothing."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise ParameterError(f"generator={generator!r}", "it draws nothing", "torch.Generator().manual_seed(0)")
-
-
-def check_optimizers(places: Sequence[Place]) -> None:
-    """Refuse to empty tensors that an optimizer goes on training."""
-    ours = {id(place.parameter): place.name for place in places}
-    kinds = {torch.optim.Optimizer}
-    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
-        kinds |= more
-    for item in gc.get_referrers(*kinds):  # an instance refers to its class
-        if type(item) not in kinds:
-            continue
-        for group in item.param_groups:
-            held = next((ours[id(p)] for p in group["params"] if id(p) in ours), None)
-            if held is not None:
-                raise ParameterError(
-                    "bayesian(net)",
-                    f"an optimizer that was built before holds {held}, which becomes random",
-                    "bayesian(net) first, then an optimizer of bnn.parameters()",
-                )

@@ -64,7 +64,7 @@ def test_through_a_file_that_runs_no_code():
 def test_estimator_and_forward_stay_as_built():
     other = restored(bayesian(nn.Linear(3, 2)), kl_method="stats", n_mc_iter=5, forward="flipout")
     assert other.mode == "flipout"
-    assert {latent.options.estimator for latent in other.random.values()} == {Estimator("stats", 5)}
+    assert {latent.options.estimator for latent in other.latents.values()} == {Estimator("stats", 5)}
 
 
 def test_a_tensor_that_is_learned_stays_the_learned_one():

@@ -1,8 +1,8 @@
-"""An own draw of all weights for every datum: by vmap where it works, by a loop where not.
+"""A sample of all weights of its own for every example: by vmap where it works, by a loop where not.
 
-Data are the tensors that are passed by position, all of one length in dimension 0; what is passed by keyword beside
-them is shared by all data. Where nothing is passed by position, the tensors passed by keyword are the data. A tensor
-of no dimension is shared. No argument is taken for data because its length happens to be that of the batch.
+The examples are the tensors that are passed by position, all of one length in dimension 0; what is passed by keyword
+beside them is shared by all examples. Where nothing is passed by position, the tensors passed by keyword hold the
+examples. A tensor of no dimension is shared. No argument is taken for examples because its length happens to fit.
 """
 
 from __future__ import annotations
@@ -17,44 +17,54 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
-from mcrepar.nn.recompute import running
+from mcrepar.nn import swap
+from mcrepar.nn.select import Place
 
 if TYPE_CHECKING:
-    from mcrepar.nn.module import BayesianModule, Draw
+    from mcrepar.nn.module import BayesianModule
 
 
-def per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The network's output, its data, in dimension 0 of the arguments, having a draw each."""
-    with bnn.alone():  # modes decide what is done
-        return _per_example(bnn, args, kwargs)
+def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The network's output, its examples, in dimension 0 of the arguments, having a sample of the weights each."""
+    with swap.alone(bnn):  # modes decide what is done
+        _check_norms(bnn)
+        data = _Data.of(args, kwargs)
+        draws = [bnn.draw() for _ in range(data.size)]
+        out = _by_vmap(bnn, data, draws) if _vmaps(bnn) else None
+        return _joined(bnn, data, draws[0], _by_loop(bnn, data, draws) if out is None else out)
 
 
-def _per_example(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def check(q: Posterior, place: Place) -> None:
+    """Refuse layers whose examples are not in dimension 0."""
+    owner = place.owners[0]
+    if any(isinstance(o, nn.RNNBase | nn.MultiheadAttention) and not o.batch_first for o in place.owners):
+        why = f"the {type(owner).__name__} has its examples in dimension 1"
+        raise MethodError("forward='per_example'", why, "batch_first=True")
+
+
+def _check_norms(bnn: BayesianModule) -> None:
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in bnn.net.modules()):
         raise MethodError(
             "forward='per_example' with BatchNorm in training",
-            "its statistics are those of a batch, and every datum runs alone",
+            "its statistics are those of a batch, and every example runs alone",
             "GroupNorm, another forward, or the norm layers in eval()",
         )
-    data = _Data.of(args, kwargs)
-    draws = [bnn.draw() for _ in range(data.size)]
-    out = _by_vmap(bnn, data, draws) if _vmaps(bnn) else None
-    return _joined(bnn, data, draws[0], _by_loop(bnn, data, draws) if out is None else out)
 
 
 def _by_vmap(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -> Any:
-    """Outputs of single data, (data, ...); None where an operation has no batching rule."""
+    """Outputs of single examples, (examples, ...); None where an operation has no batching rule."""
     stacked = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
     dims = (0, *(0 if is_batch else None for is_batch in data.batched))
 
-    def one(weights: Draw, *leaves: Any) -> Any:
+    def one(weights: swap.Draw, *leaves: Any) -> Any:
         parts = zip(leaves, data.batched, strict=True)
         inside, named = data.arguments([p.unsqueeze(0) if is_batch else p for p, is_batch in parts])
-        return bnn.swapped(weights, inside, named)
+        return swap.swapped(bnn, weights, inside, named)
 
     # a checkpointed region is run by the loop too: inside vmap it could not keep its weights
-    with contextlib.suppress(RuntimeError, ValueError), running(None):
+    with contextlib.suppress(RuntimeError, ValueError), swap.running(None):
         return vmap(one, in_dims=dims, randomness="different")(stacked, *data.leaves)
     return None
 
@@ -64,7 +74,7 @@ def _by_loop(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
     rows = []
     for k, draw in enumerate(draws):
         args, kwargs = data.rows(slice(k, k + 1))
-        rows.append(bnn.run(draw, *args, **kwargs))
+        rows.append(swap.run(bnn, draw, *args, **kwargs))
     first, spec = pytree.tree_flatten(rows[0])
     columns = zip(*(pytree.tree_leaves(row) for row in rows), strict=True)
     leaves = [torch.stack(c) if isinstance(c[0], Tensor) else one for c, one in zip(columns, first, strict=True)]
@@ -73,13 +83,13 @@ def _by_loop(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """The arguments of a forward as leaves, of which some hold the data.
+    """The arguments of a forward as leaves, of which some hold the examples.
 
     Args:
         leaves: all arguments.
         spec: of their tree.
-        batched: which of them have the data in dimension 0.
-        size: the number of data.
+        batched: which of them have the examples in dimension 0.
+        size: the number of examples.
     """
 
     leaves: list[Any]
@@ -89,7 +99,7 @@ class _Data:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Data:
-        """The arguments: data by position, or all of them by keyword."""
+        """The arguments: examples by position, or all of them by keyword."""
         paths, spec = pytree.tree_flatten_with_path((args, dict(kwargs)))
         tensors = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor) and leaf.dim()]
         if not tensors:
@@ -99,8 +109,8 @@ class _Data:
             if kind == first and len(leaf) != size:
                 raise MethodError(
                     f"forward='per_example' with argument {pytree.keystr(tuple(path))}",
-                    f"its length is {len(leaf)}, and there are {size} data",
-                    "data by position, and what all of them share by keyword",
+                    f"its length is {len(leaf)}, and there are {size} examples",
+                    "examples by position, and what all of them share by keyword",
                 )
         data = {id(leaf) for (kind, *_), leaf in tensors if kind == first}
         leaves = [leaf for _, leaf in paths]
@@ -112,12 +122,12 @@ class _Data:
         return args, kwargs
 
     def rows(self, which: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of some data."""
+        """The arguments of some examples."""
         return self.arguments([t[which] if b else t for t, b in zip(self.leaves, self.batched, strict=True)])
 
 
-def _joined(bnn: BayesianModule, data: _Data, draw: Draw, out: Any) -> Any:
-    """Outputs of single data, (data, ...), put together where the network has its data: often in dimension 0."""
+def _joined(bnn: BayesianModule, data: _Data, draw: swap.Draw, out: Any) -> Any:
+    """Outputs of single examples, (examples, ...), put together in the dimension where the network has its examples."""
     leaves, spec = pytree.tree_flatten(out)
     recurrent = any(isinstance(m, nn.RNNBase) for m in bnn.net.modules())  # their last states have it in dimension 1
     device = next(bnn.parameters()).device.type
@@ -128,16 +138,16 @@ def _joined(bnn: BayesianModule, data: _Data, draw: Draw, out: Any) -> Any:
     return pytree.tree_unflatten([_join(t, two) for t, two in zip(leaves, pairs, strict=True)], spec)
 
 
-def _of_two(bnn: BayesianModule, data: _Data, draw: Draw) -> Any:
-    """The network's output for two equal data, which tells dimensions and dtypes; its buffers stay as they are."""
+def _of_two(bnn: BayesianModule, data: _Data, draw: swap.Draw) -> Any:
+    """The network's output for two equal examples, which tells dimensions and dtypes; its buffers stay as they are."""
     args, kwargs = data.rows([0, 0])
     buffers = {name: buffer.clone() for name, buffer in bnn.net.named_buffers()}
     with torch.no_grad():
-        return bnn.run({**buffers, **draw}, *args, **kwargs)
+        return swap.run(bnn, {**buffers, **draw}, *args, **kwargs)
 
 
 def _join(rows: Any, two: Any) -> Any:
-    """(data, ..., 1, ...) -> (..., data, ...)."""
+    """(examples, ..., 1, ...) -> (..., examples, ...)."""
     if not isinstance(rows, Tensor):
         return rows
     one = list(rows.shape[1:])
@@ -147,8 +157,8 @@ def _join(rows: Any, two: Any) -> Any:
     else:
         places = [0] if one[:1] == [1] else [k for k, length in enumerate(one) if length == 1]
     if len(places) != 1:
-        why = f"the network's output for one datum, of shape {tuple(one)}, does not tell where the data are"
-        raise MethodError("forward='per_example'", why, "outputs with the data in dimension 0")
+        why = f"the network's output for one example, of shape {tuple(one)}, does not tell where the examples are"
+        raise MethodError("forward='per_example'", why, "outputs with the examples in dimension 0")
     return rows.squeeze(places[0] + 1).movedim(0, places[0])
 
 

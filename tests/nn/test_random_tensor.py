@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import POSTERIORS, bayesian, kl, posterior, prior
-from mcrepar.nn.latent import Latent, laid_out, median
-from mcrepar.nn.selection import places, spread
+from mcrepar.nn.random_tensor import RandomTensor, laid_out, median
+from mcrepar.nn.select import places, spread
 from tests.conftest import seeded, z_score
 
 LOCATION = [n for n, row in POSTERIORS.items() if row.form.learned_loc and row.form.outer.name == "identity"]
@@ -25,13 +25,13 @@ def layer(inputs: int = 12, outputs: int = 9, seed: int = 0) -> nn.Linear:
     return nn.Linear(inputs, outputs).double()
 
 
-def only(bnn: mcrepar.BayesianModule, key: str = "weight") -> Latent:
+def only(bnn: mcrepar.BayesianModule, key: str = "weight") -> RandomTensor:
     latent = bnn.latents[key]
-    assert isinstance(latent, Latent)
+    assert isinstance(latent, RandomTensor)
     return latent
 
 
-def samples(latent: Latent, count: int) -> Tensor:
+def samples(latent: RandomTensor, count: int) -> Tensor:
     """(count, *shape) draws of the forward."""
     generator = seeded(7)
     with torch.no_grad():
@@ -195,7 +195,7 @@ def test_large_tensors_are_drawn_by_the_same_prior():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        latent = Latent("w", torch.zeros(600_000), 1.0, only(bayesian(layer(), "radial")).options)
+        latent = RandomTensor("w", torch.zeros(600_000), 1.0, only(bayesian(layer(), "radial")).options)
         torch.manual_seed(0)
         radii = torch.stack([latent.noise().double().norm() for _ in range(100)])
     finally:
@@ -226,7 +226,7 @@ def test_learned_parameters_of_a_prior_are_one_per_tensor_and_get_the_gradient_o
     bnn = bayesian(net, "normal", prior("normal", loc="learned", scale="learned"))
     assert [p.shape for n, p in bnn.named_parameters() if "learned" in n] == [torch.Size()] * 8
     kl(bnn).backward()
-    for _, latent in bnn._latents():
+    for _, latent in bnn.latents.items():
         m, s = latent.loc.detach(), latent.log_scale.detach().exp()
         torch.testing.assert_close(latent.learned["loc"].grad, (0 - m).sum())  # at loc 0 and scale 1
         torch.testing.assert_close(latent.learned["scale"].grad, (1 - s**2 - m**2).sum())
@@ -237,7 +237,9 @@ def test_every_word_of_a_prior_has_a_gradient(name):
     words = {p.name: "learned" for p in mcrepar.PRIORS[name].parameters}
     bnn = bayesian(layer(4, 3), "normal", prior(name, **words), n_mc_iter=20)
     kl(bnn, generator=seeded(1)).backward()
-    assert all(p.grad.isfinite().all() and p.grad != 0 for _, la in bnn._latents() for p in la.learned.parameters())
+    assert all(
+        p.grad.isfinite().all() and p.grad != 0 for _, la in bnn.latents.items() for p in la.learned.parameters()
+    )
 
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "logistic", "radial"])
@@ -287,7 +289,7 @@ def test_words_work_with_every_method(method):
     """They agree with the exact value: the mean of 200 estimates, |z| < 5."""
     bnn = bayesian(layer(4, 3), "normal", prior("normal", loc="tied", scale="learned"))
     exact = kl(bnn, "exact").item()
-    scales = torch.cat([latent.log_scale.detach().flatten().exp() for _, latent in bnn._latents()])
+    scales = torch.cat([latent.log_scale.detach().flatten().exp() for _, latent in bnn.latents.items()])
     assert exact == pytest.approx((scales.square() / 2 - scales.log() - 0.5).sum().item())  # the prior's scale is 1
     torch.manual_seed(3)
     values = torch.stack([kl(bnn, method, 30).detach() for _ in range(200)])

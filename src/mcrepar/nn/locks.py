@@ -1,4 +1,13 @@
-"""What threads and forked processes share: locks that outlive a fork, and the mode in which a thread runs a network."""
+"""Locks, and what they protect: all state that the threads of a process share is listed here.
+
+Invariants:
+- The lock of a Bayesian neural network (`bnn.slots.lock`) is held while a sample of its weights is swapped in, while
+  modes of its layers are set, and while it is copied or written to a folder.
+- `SEEDING` is held while the default RNGs are seeded for one forward of `elbo(..., generator=...)`: there is one default
+  RNG for all threads.
+- `MODES` is held while layers around Bayesian ones, which have no lock, are switched to eval mode or back.
+- `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +23,8 @@ from weakref import WeakSet, ref
 import torch
 from torch import nn
 
+from mcrepar.errors import MethodError
+
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
 
 _LOCKS: WeakSet[Lock] = WeakSet()
@@ -24,12 +35,14 @@ _PREDICTED: ContextVar[frozenset[int]] = ContextVar("networks that this thread p
 class Lock:
     """A reentrant lock that a copy or a pickle of its module gets anew, and that is free in a forked process.
 
-    `trainer` is the thread that last ran the network in training.
+    `trainer` is the thread that last ran the network in training, `predictors` are the threads that have switched the
+    layers around it to eval mode.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.trainer: ref[threading.Thread] | None = None
+        self.predictors: list[threading.Thread] = []
         _LOCKS.add(self)
 
     def __enter__(self) -> None:
@@ -57,11 +70,14 @@ def locked(locks: Iterable[Lock]) -> Iterator[None]:
         yield
 
 
+SEEDING, MODES = Lock(), Lock()
+
+
 # ---- forks
 
 
 def _before_fork() -> None:
-    """Wait until no other thread is inside a forward, in which the network holds a draw that the child would keep.
+    """Wait until no other thread is inside a forward, in which the network holds a sample that the child would keep.
 
     Locks are taken all or none, so that a thread that holds one and waits for another is never in the way.
     """
@@ -69,7 +85,14 @@ def _before_fork() -> None:
     first: Lock | None = None
     while True:
         held: list[Lock] = [] if first is None else [first]
-        busy = next((lock for lock in locks if lock is not first and not _taken(lock, held)), None)
+        busy = None
+        for lock in locks:
+            if lock is first:
+                continue
+            if not lock.lock.acquire(blocking=False):
+                busy = lock
+                break
+            held.append(lock)
         if busy is None:
             _HELD.extend(held)
             return
@@ -86,13 +109,6 @@ def _all_locks() -> list[Lock]:
             return list(_LOCKS)
 
 
-def _taken(lock: Lock, held: list[Lock]) -> bool:
-    if not lock.lock.acquire(blocking=False):
-        return False
-    held.append(lock)
-    return True
-
-
 def _after_fork() -> None:
     while _HELD:
         _HELD.pop().lock.release()
@@ -102,6 +118,7 @@ def _in_child() -> None:
     """Renew the locks of threads that the child does not have."""
     _after_fork()
     for lock in _all_locks():
+        lock.predictors = [thread for thread in lock.predictors if thread is threading.current_thread()]
         if lock.lock.acquire(blocking=False):
             lock.lock.release()
         else:
@@ -125,12 +142,6 @@ def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
         _PREDICTED.reset(token)
 
 
-def note_training(network: nn.Module, lock: Lock) -> None:
-    """Remember this thread as the one that trains a network, if it runs it in training mode and with gradients."""
-    if network.training and torch.is_grad_enabled():
-        lock.trainer = ref(threading.current_thread())
-
-
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
     """A context in which modes are as they are set."""
@@ -152,3 +163,16 @@ def own_mode(network: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = True
+
+
+def note_training(network: nn.Module, lock: Lock) -> None:
+    """Remember this thread as the one that trains a network, if it runs it in training mode and with gradients."""
+    if not (network.training and torch.is_grad_enabled()):
+        return
+    if any(thread is not threading.current_thread() for thread in lock.predictors):
+        raise MethodError(
+            "training a network while another thread predicts with it",
+            "the layers around its Bayesian ones are in eval mode until that prediction ends",
+            "copy.deepcopy(net) for the predictions, or train when they are done",
+        )
+    lock.trainer = ref(threading.current_thread())

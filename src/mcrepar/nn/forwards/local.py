@@ -1,0 +1,83 @@
+"""Local reparameterization: the output of a dense or convolutional layer is drawn instead of its weights."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.random import Source
+from mcrepar.errors import MethodError
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location, run_layers
+from mcrepar.nn.random_tensor import RandomTensor
+from mcrepar.nn.select import Place
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
+
+_WARNED: WeakSet[nn.Module] = WeakSet()
+
+
+def check(q: Posterior, place: Place) -> None:
+    """Refuse layers and noise whose output cannot be drawn."""
+    check_layers("local", place)
+    dense = all(isinstance(owner, nn.Linear) for owner in place.owners)
+    if q.form.outer.name != "identity" or not q.noise.projects or (q.noise.joint and not dense):
+        raise MethodError(
+            f"forward='local' with posterior {q.name!r}",
+            "the output of this layer has no distribution that can be drawn at once (under Normal noise it has, and "
+            "under Radial noise in dense layers)",
+            "forward='weights' or 'flipout'",
+        )
+
+
+def _output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
+    """mean + standard deviation * noise, the noise of every example its own."""
+    out = apply(x, location(weight), location(bias))
+    if isinstance(weight, LayerWeight):
+        out = out + _noise(apply, x, weight.tensor, out).to(out.dtype)  # autocast
+    if isinstance(bias, LayerWeight):
+        out = out + _bias_noise(bias.tensor, out, channel).to(out.dtype)
+    if isinstance(weight, LayerWeight) and weight.once and out.dim() > 2:
+        _warn(weight.once.bnn)
+    return out
+
+
+def _noise(apply: Apply, x: Tensor, tensor: RandomTensor, out: Tensor) -> Tensor:
+    scale, q = tensor.log_scale.exp(), tensor.posterior
+    if q.noise.joint and x.dim() != 2:
+        raise MethodError(
+            f"forward='local' with posterior {q.name!r}",
+            f"the input has {x.dim()} dimensions, and rows of one example share their sample",
+            "forward='weights' or 'flipout'",
+        )
+    std = apply(x * x, scale * scale, None).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
+    return std * q.noise.project(Source(scale.dtype, out.device), *std.shape)
+
+
+def _bias_noise(tensor: RandomTensor, out: Tensor, channel: int) -> Tensor:
+    scale, shape = tensor.log_scale.exp(), [1] * out.dim()
+    shape[0], shape[channel] = len(out), scale.numel()
+    xi = tensor.posterior.noise.draw(len(out), scale.numel(), dtype=scale.dtype, device=out.device)
+    return (scale * xi).reshape(shape)
+
+
+def _warn(bnn: BayesianModule) -> None:
+    """Say once for a network what noise of their own does to the positions of an example."""
+    if torch.compiler.is_compiling() or bnn in _WARNED:
+        return
+    _WARNED.add(bnn)
+    warnings.warn(
+        "forward='local' gives the positions of one example (pixels, tokens) independent noise: every output has its "
+        "distribution, but what is averaged over positions has too little noise in training; forward='flipout' or "
+        "'weights' draws one weight for all positions",
+        stacklevel=2,
+    )
+
+
+run = partial(run_layers, _output)
