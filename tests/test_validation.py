@@ -5,11 +5,12 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 from mcrepar.data import DATASETS, load
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS, model
-from mcrepar.validation import described, fits
+from mcrepar.validation import check_generator, closest, described, fits, whole_number
 from mcrepar.workbench.evaluation import EvaluateOptions
 from mcrepar.workbench.training.config import TrainConfig
 
@@ -59,3 +60,25 @@ def test_every_option_is_of_a_known_type_and_its_default_fits():
 def test_readers_and_networks_refuse_other_types(call):
     with pytest.raises(ParameterError, match=r"no value of this option|it counts something"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("digitz", ["digits"]), ("MNIST", ["mnist", "fashion_mnist"]), ("zzz", ["digits", "fashion_mnist", "mnist"])],
+)
+def test_the_closest_names_come_first_and_all_where_none_is_close(name, near):
+    assert closest(name, ["digits", "fashion_mnist", "mnist"]) == near
+
+
+def test_a_seed_is_no_generator():
+    check_generator(None)
+    check_generator(torch.Generator())
+    with pytest.raises(ParameterError, match=r"generator=3: it must be a torch.Generator, not int"):
+        check_generator(3)
+
+
+@pytest.mark.parametrize(("value", "why"), [(True, "it is a bool"), (2.0, "it is a float"), (0, "it is too small")])
+def test_what_is_no_count_is_refused(value, why):
+    assert whole_number("draws", np.int64(3)) == 3
+    with pytest.raises(ParameterError, match=why):
+        whole_number("draws", value)

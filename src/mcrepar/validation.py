@@ -61,7 +61,7 @@ def check_generator(generator: object) -> None:
     import torch
 
     if generator is not None and not isinstance(generator, torch.Generator):
-        why = f"it must be a torch.Generator, and is a {type(generator).__name__}"
+        why = f"it must be a torch.Generator, not {type(generator).__name__}"
         raise ParameterError(f"generator={generator!r}", why, "torch.Generator().manual_seed(0)")
 
 

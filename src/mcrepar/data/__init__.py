@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value, from_text
+from mcrepar.validation import check_value, closest, from_text
 
 if TYPE_CHECKING:
     from mcrepar.data.dataset import Dataset
@@ -101,12 +100,12 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
 
     row = DATASETS.get(name)
     if row is None:
-        near = difflib.get_close_matches(str(name).lower(), DATASETS, n=3, cutoff=0.6) or sorted(DATASETS)
+        near = closest(name, DATASETS)
         raise ParameterError(f"load({name!r})", "there is no such data set", ", ".join(near))
     kinds = row.options
     for option, value in options.items():
         if option not in kinds:
-            near = difflib.get_close_matches(option, kinds, n=2, cutoff=0.5) or list(kinds)
+            near = closest(option, kinds)
             why = f"the data set has no option {option!r}"
             raise ParameterError(f"load({name!r}, {option}=...)", why, ", ".join(near) or "no option")
         options[option] = from_text(value, kinds[option])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.errors import ParameterError, UnknownFamilyError
+from mcrepar.validation import closest
 
 Number = float | Tensor
 
@@ -92,7 +92,7 @@ def find(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str])
     key = compact.get(canonical(name).replace("_", ""))
     if key is not None:
         return key
-    near = difflib.get_close_matches(canonical(name), known, n=3, cutoff=0.5) or sorted(known)
+    near = closest(canonical(name), sorted(known))
     raise UnknownFamilyError(f"{kind} {name!r}", "no family has this name", " or ".join(map(repr, near)))
 
 

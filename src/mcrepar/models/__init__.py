@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value
+from mcrepar.validation import check_value, closest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -120,11 +119,11 @@ def model(
     asked = f"model({name!r})"
     row = MODELS.get(name)
     if row is None:
-        near = difflib.get_close_matches(str(name).lower(), MODELS, n=3, cutoff=0.5) or list(MODELS)
+        near = closest(name, MODELS)
         raise ParameterError(asked, "there is no such network", " or ".join(map(repr, near)))
     for option in options:
         if option not in row.options:
-            near = difflib.get_close_matches(option, row.options, n=2, cutoff=0.5) or list(row.options) or ["none"]
+            near = closest(option, row.options) or ["none"]
             raise ParameterError(f"{asked} with {option}=", "the network has no such option", ", ".join(near))
     kinds = get_type_hints(row.make.__init__)
     for option, value in {"classes": classes, "channels": channels, **options}.items():

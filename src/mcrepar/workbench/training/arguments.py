@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
+from mcrepar.validation import closest
 from mcrepar.workbench.training.config import GROUPS, MAY_DIFFER, TrainConfig, flag, names, read_config, read_options
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def read_arguments(values: Mapping[str, Any]) -> TrainConfig:
 
 def _recipe(name: str) -> Path:
     if name not in recipes():
-        near = difflib.get_close_matches(name, recipes(), n=3, cutoff=0.4) or recipes()
-        raise ParameterError(f"--recipe {name}", "there is no such recipe", ", ".join(near))
+        raise ParameterError(f"--recipe {name}", "there is no such recipe", ", ".join(closest(name, recipes())))
     return RECIPES / f"{name}.yaml"
 
 
