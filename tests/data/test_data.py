@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mcrepar.data import DATASETS, load
+from mcrepar.data import DATASETS, DataRow, load
 from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
 
@@ -89,3 +89,8 @@ def test_a_root_that_the_system_refuses_is_named(name, tmp_path):
     for root in (tmp_path / "loop", "x" * 5000, "a\0b"):
         with pytest.raises(ParameterError):
             load(name, root=root)
+
+
+def test_a_new_reader_is_one_row_and_its_function(monkeypatch):
+    monkeypatch.setitem(DATASETS, "mine", DataRow("digits.read_digits", "my digits"))
+    assert load("mine", test_share=0.5).size == (8, 8)

@@ -360,3 +360,13 @@ def test_the_workbench_imports_no_torch_before_it_is_used():
 def test_another_name_of_the_workbench_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = workbench.trian
+
+
+def test_a_new_command_is_one_row(monkeypatch, capsys):
+    row = cli._Command(lambda parser: None, lambda arguments: print("hello"), "say hello")
+    monkeypatch.setitem(cli._COMMANDS, "greet", row)
+    assert main(["greet"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "say hello" in capsys.readouterr().out

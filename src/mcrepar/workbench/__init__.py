@@ -15,8 +15,8 @@ _HOMES = {
 __all__ = ["EvaluateOptions", "Run", "TrainConfig", "evaluate", "open_run", "train"]
 
 if TYPE_CHECKING:
-    from mcrepar.workbench.evaluation import EvaluateOptions as EvaluateOptions
-    from mcrepar.workbench.evaluation import evaluate as evaluate
+    from mcrepar.workbench.evaluation import EvaluateOptions
+    from mcrepar.workbench.evaluation.results import run as evaluate
     from mcrepar.workbench.training import train
     from mcrepar.workbench.training.config import TrainConfig
     from mcrepar.workbench.training.setup import Run, open_run

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import binomtest
 
-from mcrepar.metrics import METRICS
+from mcrepar.metrics import METRICS, MetricRow
 from mcrepar.workbench.evaluation.words import metric_rows, notes, ood_rows, percent, shown, tiles, verdict
 
 
@@ -93,3 +93,11 @@ def test_foreign_sets_and_their_notes():
     assert (
         "black data look more uncertain than in-distribution data in 90.0 % of all comparisons." in verdict(results)[1]
     )
+
+
+def test_a_new_metric_is_one_row_and_its_number(monkeypatch):
+    monkeypatch.setitem(METRICS, "gini", MetricRow("Gini", "inequality of the probabilities", "higher"))
+    results = found()
+    results["in"]["gini"] = 0.25
+    row = metric_rows(results)[-1]
+    assert (row["title"], row["value"], row["sign"]) == ("Gini", "0.250", "\u2191")

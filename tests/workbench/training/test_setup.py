@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 import mcrepar
+from mcrepar import likelihoods
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.likelihoods import Categorical, Normal
+from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.workbench.training import checkpoint, train
 from mcrepar.workbench.training.config import read_config
+from mcrepar.workbench.training.log import read_log
 from mcrepar.workbench.training.setup import (
     Units,
     build_likelihood,
@@ -169,3 +171,40 @@ def test_a_model_of_another_network_is_refused(finished, tmp_path):
     (moved / "model").symlink_to(finished / "model")
     with pytest.raises(McreparError, match="what was saved has no"):
         open_run(moved)
+
+
+class Poisson(Likelihood):
+    """Counts, whose log rate is the output: what a new likelihood costs."""
+
+    def log_prob(self, output, y):
+        return -nn.functional.poisson_nll_loss(output, y, full=True, reduction="none").reshape(len(y), -1).sum(1)
+
+    def mean(self, output):
+        return output.exp()
+
+    def aleatoric(self, output):
+        return output.exp()
+
+    def _check(self, output, y):
+        self._check_shape(tuple(output.shape), y, output)
+        if bool((y < 0).any()):
+            self._refuse(f"y is {float(y.min()):g} somewhere", "counts from 0 on")
+
+
+@pytest.mark.filterwarnings("ignore:.*all are whole numbers")
+def test_a_new_row_of_likelihoods_is_trained_saved_and_predicted_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(likelihoods, "LIKELIHOODS", {**likelihoods.LIKELIHOODS, "poisson": Poisson})
+    monkeypatch.setattr("mcrepar.nn.saving.LIKELIHOODS", likelihoods.LIKELIHOODS)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    y = rng.poisson(np.exp(1 + 0.5 * x[:, 0])).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
+    given = {"model": "fcnet", "model_options": {"hidden": [8]}, "augment": "none", "likelihood": "poisson"}
+    run = open_run(train(config(tmp_path, **given, epochs=6, batch_size=30, lr=0.03)))
+    assert isinstance(run.likelihood, Poisson)
+    p = run.model.predict(x[300:], draws=10, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(p.mean > 0, torch.ones(100, 1, dtype=torch.bool))  # rates
+    nll = read_log(run.folder / "log.csv")["nll"]
+    assert nll[-1] < nll[0]
+    with pytest.raises(ParameterError, match=r"--likelihood possion: there is no such likelihood\. Use auto, categ"):
+        train(config(tmp_path, "b", **{**given, "likelihood": "possion"}))
