@@ -73,7 +73,7 @@ def test_the_closest_names_come_first_and_all_where_none_is_close(name, near):
 def test_a_seed_is_no_generator():
     check_generator(None)
     check_generator(torch.Generator())
-    with pytest.raises(ParameterError, match=r"generator=3: it must be a torch.Generator, not int"):
+    with pytest.raises(ParameterError, match=r"generator=3: it is of type int, not a torch.Generator"):
         check_generator(3)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import math
 import numbers
@@ -16,15 +15,15 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mcrepar.divergence.chunks import new_seed
-from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, check_generator, from_numpy, the_tensor
+from mcrepar.nn.passes import Output, from_numpy, the_tensor
 from mcrepar.nn.preactivation import capture
+from mcrepar.validation import check_generator, closest, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +256,7 @@ def kl_weight(name: str, **options: float) -> KLWeight:
     (0.0, 0.5, 1.0)
     """
     if name not in SCHEDULES:
-        near = difflib.get_close_matches(str(name).lower(), SCHEDULES, n=2, cutoff=0.5) or list(SCHEDULES)
+        near = closest(name, SCHEDULES)
         raise MethodError(f"kl_weight({name!r})", "no schedule has this name", " or ".join(map(repr, near)))
     known = dict(list(inspect.signature(SCHEDULES[name]).parameters.items())[1:])
     listed = ", ".join(f"{option}=..." for option in known) or "no options"

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.validation import whole_number
 
 SCALE_RATE = 10.0  # the learning rate of a log scale over that of a mean, for Adam
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, check_generator, evaluating, one_draw, the_tensor
+from mcrepar.nn.passes import Batches, Output, evaluating, one_draw, the_tensor
+from mcrepar.validation import check_generator, whole_number
 
 MAX_BYTES = 2**30
 Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any

@@ -61,7 +61,7 @@ def check_generator(generator: object) -> None:
     import torch
 
     if generator is not None and not isinstance(generator, torch.Generator):
-        why = f"it must be a torch.Generator, not {type(generator).__name__}"
+        why = f"it is of type {type(generator).__name__}, not a torch.Generator"
         raise ParameterError(f"generator={generator!r}", why, "torch.Generator().manual_seed(0)")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import numbers
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from mcrepar.divergence import average, estimates
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.estimates import Estimate, Job
 from mcrepar.errors import InfiniteVarianceError, McreparError, MethodError, NoFiniteTupleError, ParameterError
+from mcrepar.validation import closest, whole_number
 
 if TYPE_CHECKING:
     from mcrepar.divergence.plan import Plan
@@ -86,7 +85,7 @@ class Estimator:
         method = ALIASES.get(str(self.method).lower(), str(self.method).lower())
         object.__setattr__(self, "method", method)
         if method != "auto" and method not in METHODS:
-            near = difflib.get_close_matches(method, METHODS, n=2) or ["auto", *METHODS]
+            near = closest(method, ["auto", *METHODS])
             raise MethodError(f"method={self.method!r}", "no method has this name", " or ".join(map(repr, near)))
         for name, least in (("n_mc_iter", 1), ("degree", 1), ("max_bytes", 2**16)):
             if getattr(self, name) is not None:
@@ -125,15 +124,6 @@ class Estimator:
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The precision a KL is computed in: single for halves, else the tensor's own."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def whole_number(name: str, value: object, least: int = 1) -> int:
-    """A count as an int, or a refusal of what is none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
-    if value < least:
-        raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
-    return int(value)
 
 
 # ---- what a method needs of a plan

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
-from mcrepar.divergence.methods import whole_number
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, likelihood_of
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, check_generator, evaluating, one_draw, the_tensor
+from mcrepar.nn.passes import Batches, Output, evaluating, one_draw, the_tensor
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
+from mcrepar.validation import check_generator, whole_number
 
 AT_PRIOR = 0.01  # nats below which a weight says what its prior says
 STILL = 0.05  # of a log scale that has hardly moved

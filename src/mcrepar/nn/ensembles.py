@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcrepar.divergence.methods import whole_number
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, check_generator, evaluating, plain_draw, the_tensor
+from mcrepar.nn.passes import Output, evaluating, plain_draw, the_tensor
+from mcrepar.validation import check_generator, whole_number
 
 
 class Ensemble(nn.Module):

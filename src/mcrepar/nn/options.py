@@ -15,13 +15,14 @@ from mcrepar.distributions.posteriors import posterior as posterior_of
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.kl import check_objects
-from mcrepar.divergence.methods import Estimator, whole_number
+from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import plan_pair
 from mcrepar.errors import McreparError, MethodError, ParameterError
 from mcrepar.nn.forwards import FORWARDS
 from mcrepar.nn.random_tensor import Options, check_signs, without_row
 from mcrepar.nn.rank1 import check_factors, factor_posterior, factor_prior
 from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, unit
+from mcrepar.validation import whole_number
 
 STRUCTURES = ("weights", "rank1")
 

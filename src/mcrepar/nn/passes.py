@@ -31,13 +31,6 @@ _MOVED: Any = (Tensor, PackedSequence)
 Output = int | str | Callable[[Any], Tensor] | None
 
 
-def check_generator(generator: object) -> None:
-    """Refuse what is no source of random numbers."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        why = f"it is of type {type(generator).__name__}, not a torch.Generator"
-        raise ParameterError(f"generator={generator!r}", why, "torch.Generator().manual_seed(0)")
-
-
 def from_numpy(value: Any, net: nn.Module) -> Any:
     """The same, with numpy arrays as tensors on the network's device, real numbers in its precision.
 
