@@ -153,7 +153,7 @@ def test_the_file_in_a_folder(tmp_path):
         load("arrays", root=tmp_path, file="three.npz")
 
 
-def test_damaged_and_foreign_files(tmp_path):
+def test_damaged_files_and_files_of_other_kinds(tmp_path):
     raw = save(tmp_path, x=pixels(50, 40)).read_bytes()
     middle = len(raw) // 2
     other = io.BytesIO()

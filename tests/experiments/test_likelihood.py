@@ -47,7 +47,7 @@ def test_the_legend_names_all_lines(result):
 
 
 def test_batches(result):
-    """With a draw per datum the variance of a batch is that of a datum over B; 40 draws tell it within a factor 2."""
+    """With a draw per example the variance of a batch is that of an example over B; 40 draws: within a factor 2."""
     rows = {row["forward"]: row for row in result["measured"] if row["kind"] == "batch"}
     batches = result["settings"]["batches"]
     for forward in ("per_example", "local", "flipout"):

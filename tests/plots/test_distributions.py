@@ -13,15 +13,15 @@ def test_bars_of_reliability_are_accuracies_and_shares():
     assert [bar.get_height() for bar in bottom.patches] == [0.1, 0.9]
     pale, strong = sorted(bar.get_alpha() for bar in top.patches)
     assert pale < 0.5 < strong  # four data say little
-    promised = [path.vertices[0, 1] for path in top.collections[0].get_paths()]
-    assert promised == [0.6, 0.9]
+    confidence = [path.vertices[0, 1] for path in top.collections[0].get_paths()]
+    assert confidence == [0.6, 0.9]
 
 
 def test_histograms_are_shares_in_common_bins():
     rng = np.random.default_rng(0)
-    known, foreign = rng.uniform(0, 0.2, 1000), rng.uniform(0.1, 1.0, 50)
-    stairs = plots.histograms({"known": known, "foreign": foreign}, "t", "x").axes[0].patches[1::2]
-    for values, patch in zip((known, foreign), stairs, strict=True):
+    known, outside = rng.uniform(0, 0.2, 1000), rng.uniform(0.1, 1.0, 50)
+    stairs = plots.histograms({"known": known, "outside": outside}, "t", "x").axes[0].patches[1::2]
+    for values, patch in zip((known, outside), stairs, strict=True):
         shares, edges, _ = patch.get_data()
         assert shares.sum() == pytest.approx(1)
         np.testing.assert_allclose(shares, np.histogram(values, edges)[0] / len(values))

@@ -28,7 +28,7 @@ def read_arrays(root: Path, file: str = "", layout: str = "auto", classes: Seque
 
     Integers in y are classes, floats the targets of a regression, with a warning where all of them are whole numbers:
     numpy.loadtxt reads classes as floats. Without x_test, x_val is the test set. A file with x or images (and y or
-    labels) is a test set; without labels it can be told apart, not scored.
+    labels) is a test set; without labels it serves for out-of-distribution detection, not for scores.
 
     Args:
         root: the .npz file, or the folder that holds it.

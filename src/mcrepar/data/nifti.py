@@ -81,14 +81,14 @@ def read_nifti(
     rows = list(_rows(path, path_column, id_column, label_column, split_column))
     y, names = _targets(path, rows, label_column, None if regression else classes or sorted({r.label for r in rows}))
     x, simulated = torch.empty(len(rows), 1, *target, dtype=torch.uint8), False
-    kept: list[int] = []
+    read: list[int] = []
     skips = Skips(root, skip_damaged)
     for i, (volume, described) in skips.whole([row.volume for row in rows], partial(_prepared, size=target)):
-        x[len(kept), 0] = volume
-        kept.append(i)
+        x[len(read), 0] = volume
+        read.append(i)
         simulated = simulated or described.startswith("simulated")
-    parts = divided(Split(x[: len(kept)], y[kept]), [rows[i].part for i in kept], test_share, seed)
-    return skips.noted(joined("nifti", parts, names, f"{path.name}, {len(kept)} volumes", simulated), len(rows))
+    parts = divided(Split(x[: len(read)], y[read]), [rows[i].part for i in read], test_share, seed)
+    return skips.noted(joined("nifti", parts, names, f"{path.name}, {len(read)} volumes", simulated), len(rows))
 
 
 def _prepared(path: Path, size: tuple[int, ...]) -> tuple[Tensor, str]:

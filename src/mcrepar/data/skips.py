@@ -1,4 +1,4 @@
-"""Damaged files that a reader leaves out where that was asked for: named, counted, and kept with the data set."""
+"""Damaged files that a reader leaves out where that was asked for: named, counted, and noted in the data set."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ModelRow:
 
     Args:
         home: "module.Class" in this package.
-        dimensions: of a datum: 1 for numbers in a row, 2 for images, 3 for volumes.
+        dimensions: of an example: 1 for numbers in a row, 2 for images, 3 for volumes.
         least: the shortest side that the network takes, with its defaults.
         summary: one line for tables and help.
         given: arguments of the class that make it this network; `build` may override them.
@@ -107,7 +107,7 @@ def model(
         name: a key of MODELS.
         classes: the length of the output; 1 for one number.
         channels: of the images or volumes.
-        size: the sides of a datum, () where it is a row of numbers (then `channels` counts them). `fcnet` is built for
+        size: the sides of an example, () where it is a row of numbers (`channels` counts them). `fcnet` is built for
             it; the others are checked against it at once instead of at the first forward.
         **options: those of the network, MODELS[name].options.
 

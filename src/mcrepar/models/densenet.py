@@ -74,9 +74,12 @@ class DenseNet(nn.Module):
         layers: list[nn.Module] = [*stem_of(stem, channels, inside, norm=True)]
         for stage, depth in enumerate(depths):
             if stage:
-                kept = int(inside * compression)
-                layers += [*_conv(inside, kept, 1), nn.AvgPool2d(2, ceil_mode=True)]  # ceil_mode lets 28 x 28 pass
-                inside = kept
+                fewer = int(inside * compression)
+                layers += [
+                    *_conv(inside, fewer, 1),
+                    nn.AvgPool2d(2, ceil_mode=True),
+                ]  # ceil_mode lets 28 x 28 pass
+                inside = fewer
             for _ in range(depth):
                 layers.append(Layer(inside, growth, bottleneck))
                 inside += growth

@@ -17,7 +17,7 @@ class FCNet(nn.Module):
 
     Args:
         classes: outputs.
-        channels: of a datum; how many numbers there are, where `size` is ().
+        channels: of an example; how many numbers there are, where `size` is ().
         size: sides of an image or a volume.
         hidden: the width of every hidden layer.
         bias: whether layers have one.

@@ -33,8 +33,8 @@ def training_curve(epoch: ArrayLike, series: Mapping[str, ArrayLike], title: str
     figure, axes = panel(title, "epoch", y)
     for (name, colour), values in zip(coloured(list(series)), series.values(), strict=True):
         x, v = line("training_curve", epoch=epoch, **{name: values})
-        kept = np.isfinite(v)
-        x, v = thinned(x[kept], v[kept]) if kept.any() else (x[:0], v[:0])
+        finite = np.isfinite(v)
+        x, v = thinned(x[finite], v[finite]) if finite.any() else (x[:0], v[:0])
         marker = "o" if len(x) < 16 else ""
         axes.plot(x, v, color=colour, linewidth=1.8, marker=marker, markersize=3.5, label=name)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -64,7 +64,7 @@ def threshold_curve(
         low: where a band around it begins.
         high: where it ends.
         colour: of the line, a name of `COLOURS`.
-        floor: where the y axis begins; None fits it to the values, so that shares near 1 can be told apart.
+        floor: where the y axis begins; None fits it to the values, so that shares near 1 can be distinguished.
 
     >>> figure = threshold_curve([0.5, 0.9, 1.0], [0.9, 0.95, 1.0], "Accuracy", "right")
     """
@@ -90,7 +90,7 @@ def threshold_curve(
 
 
 def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -> Figure:
-    """The error rate among the surest data, against their share of all data; beside it the best order possible.
+    """The error rate among the most confident examples, against their share of all; beside it the best order possible.
 
     Args:
         coverage: rising shares of the data, (n,).
@@ -103,7 +103,9 @@ def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -
     error = float(r[-1])
     best = np.maximum(0.0, 1 - (1 - error) / c)  # all right answers come first
     c, r, best = thinned(c, r, best)
-    figure, axes = panel("Errors among the surest data", "share of data answered, surest first", "error rate")
+    figure, axes = panel(
+        "Errors among the most confident examples", "share of examples answered, most confident first", "error rate"
+    )
     axes.fill_between(c, best, r, color=light("blue"), alpha=0.10, linewidth=0)
     axes.plot(c, r, color=light("blue"), linewidth=1.9, label="this model")
     axes.plot(c, best, color=light("muted"), linewidth=1.2, linestyle="--", label="perfect order")
@@ -120,7 +122,7 @@ def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -
 
 
 def interval_calibration(level: ArrayLike, coverage: ArrayLike) -> Figure:
-    """The share of true values inside the intervals, against the share that was promised.
+    """The share of true values inside the intervals, against their nominal share.
 
     Args:
         level: of the intervals, (n,).
@@ -129,8 +131,8 @@ def interval_calibration(level: ArrayLike, coverage: ArrayLike) -> Figure:
     >>> figure = interval_calibration([0.5, 0.9], [0.45, 0.88])
     """
     x, v = line("interval_calibration", level=level, coverage=coverage)
-    figure, axes = panel("Are the intervals honest?", "promised share inside", "share inside", (4.5, 3.8))
-    axes.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--", label="honest")
+    figure, axes = panel("Are the intervals calibrated?", "nominal share inside", "share inside", (4.5, 3.8))
+    axes.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--", label="calibrated")
     axes.plot(x, v, color=light("blue"), linewidth=1.9, marker="o", markersize=3.5, label="this model")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)

@@ -1,4 +1,4 @@
-"""Bars and clouds: confidence against accuracy, uncertainty of known and foreign data, predicted against true."""
+"""Bars and clouds: confidence against accuracy, uncertainty in and out of distribution, predicted against true."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = 10  # data of a bin, below which its accuracy says little
 def reliability_diagram(
     lower: ArrayLike, upper: ArrayLike, confidence: ArrayLike, accuracy: ArrayLike, count: ArrayLike
 ) -> Figure:
-    """Promised against kept accuracy, bin by bin, above the shares of the data; bins of fewer than 10 data are pale.
+    """Accuracy against confidence, bin by bin, above the shares of the data; bins of fewer than 10 examples are pale.
 
     Args:
         lower: where each bin begins.
@@ -32,7 +32,7 @@ def reliability_diagram(
 
     >>> figure = reliability_diagram([0.5, 0.75], [0.75, 1.0], [0.6, 0.9], [0.5, 0.95], [10, 90])
     """
-    low, high, promised, kept, size = line(
+    low, high, confidence, accuracy, size = line(
         "reliability_diagram", lower=lower, upper=upper, confidence=confidence, accuracy=accuracy, count=count
     )
     from matplotlib.figure import Figure
@@ -40,14 +40,14 @@ def reliability_diagram(
     figure = Figure(figsize=(4.5, 3.9))
     framed(figure, hspace=0.12)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
-    dressed(top, "", "share that is right", "Promised and kept accuracy")
+    dressed(top, "", "share that is right", "Confidence and accuracy")
     dressed(bottom, "confidence: the largest mean probability", "share of data")
     width = high - low
     centre = (low + high) / 2
-    for many, strength, name in ((size >= FEW, 0.8, "kept"), (size < FEW, 0.28, "kept, few data")):
+    for many, strength, name in ((size >= FEW, 0.8, "accuracy"), (size < FEW, 0.28, "accuracy, few examples")):
         if many.any():
-            top.bar(centre[many], kept[many], 0.94 * width[many], color=light("blue"), alpha=strength, label=name)
-    top.hlines(promised, low, high, color=light("orange"), linewidth=2.4, label="promised")
+            top.bar(centre[many], accuracy[many], 0.94 * width[many], color=light("blue"), alpha=strength, label=name)
+    top.hlines(confidence, low, high, color=light("orange"), linewidth=2.4, label="confidence")
     top.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--")
     bottom.bar(centre, size / size.sum(), 0.94 * width, color=light("muted"), alpha=0.6)
     top.set_xlim(max(0.0, float(low.min()) - 0.02), 1.0)
@@ -67,7 +67,7 @@ def histograms(series: Mapping[str, ArrayLike], title: str, x: str) -> Figure:
         title: of the figure.
         x: what the quantity is.
 
-    >>> figure = histograms({"test": [0.1, 0.2], "foreign": [0.8, 0.9, 1.0]}, "Entropy", "nats")
+    >>> figure = histograms({"test": [0.1, 0.2], "out-of-distribution": [0.8, 0.9, 1.0]}, "Entropy", "nats")
     """
     values = {name: np.asarray(v, np.float64).ravel() for name, v in series.items()}
     values = {name: v[np.isfinite(v)] for name, v in values.items()}

@@ -24,8 +24,8 @@ def arrays(seed: int = 0) -> dict[str, np.ndarray]:
     found |= {"entropy": entropy, "expected_entropy": 0.6 * entropy, "mutual_information": 0.4 * entropy}
     found |= {"draws": np.array(DRAWS), "classes": np.array(CLASSES)}
     found |= {"thumbnails": np.stack([image(k, rng) for k in y[:KEPT]]), "thumbnail_indices": np.arange(KEPT)}
-    foreign = rng.multinomial(DRAWS, [1 / 3] * 3, size=100)
-    return found | {"ood_noise_confidence": foreign.max(1) / DRAWS}
+    outside = rng.multinomial(DRAWS, [1 / 3] * 3, size=100)
+    return found | {"ood_noise_confidence": outside.max(1) / DRAWS}
 
 
 def image(kind: int, rng: np.random.Generator) -> np.ndarray:

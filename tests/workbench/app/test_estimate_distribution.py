@@ -1,4 +1,4 @@
-"""The law of the error against brute force, scipy's laws, the library's own estimates, and extremes of size."""
+"""The error's distribution against brute force, scipy, the library's own estimates, and extremes of size."""
 
 import math
 
@@ -12,7 +12,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.workbench.app.estimate_distribution import ENTROPIES, MEASURES, NormalPair, draws_grid, variances
 
 PAIRS = [NormalPair(0.3), NormalPair(0.6, 0.4, 0.8), NormalPair(1.5, -0.7, 1.2), NormalPair(0.5, 0.9, 0.5)]
-ALMOST_NEVER = 1e-6  # the p-value under which a law is called wrong; the seeds are fixed
+ALMOST_NEVER = 1e-6  # the p-value under which a distribution is called wrong; the seeds are fixed
 
 
 def brute_force(pair: NormalPair, weights: int, draws: int, count: int, entropy: str) -> np.ndarray:
@@ -27,7 +27,7 @@ def brute_force(pair: NormalPair, weights: int, draws: int, count: int, entropy:
 @pytest.mark.parametrize("entropy", ENTROPIES)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 @pytest.mark.parametrize(("weights", "draws"), [(1, 1), (1, 2), (3, 4), (10, 7)])
-def test_errors_have_the_law_of_really_drawn_ones(pair, weights, draws, entropy):
+def test_errors_have_the_distribution_of_really_drawn_ones(pair, weights, draws, entropy):
     real = brute_force(pair, weights, draws, 20_000, entropy)
     ours = pair.errors(weights, draws, 20_000, np.random.default_rng(1), entropy)
     assert stats.ks_2samp(real, ours).pvalue > ALMOST_NEVER
@@ -55,7 +55,7 @@ def test_the_closed_form_is_the_library_s(pair):
 
 
 @pytest.mark.parametrize("entropy", ENTROPIES)
-def test_the_library_s_estimates_have_this_law(entropy):
+def test_the_library_s_estimates_have_this_distribution(entropy):
     pair, weights, draws = NormalPair(0.4, 0.3, 0.9), 6, 5
     q = mcrepar.posterior(
         "normal",
@@ -89,7 +89,7 @@ def test_gradients_are_the_library_s():
 
 
 @pytest.mark.parametrize("count", [20_003, 10**6, 10**12])
-def test_large_sums_have_scipy_s_law(count):
+def test_large_sums_have_scipy_s_distribution(count):
     # distance 0, exact entropy and s = b = 1: the error is (chi2(DM) - DM) / (2M)
     errors = NormalPair(1.0).errors(count, 1, 20_000, np.random.default_rng(8))
     assert stats.kstest(2 * errors + count, stats.chi2(count).cdf).pvalue > ALMOST_NEVER
@@ -126,11 +126,11 @@ def test_measures():
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_measures_of_many_errors_are_those_of_their_law(name):
+def test_measures_of_many_errors_are_those_of_their_distribution(name):
     pair, measure = NormalPair(0.3), MEASURES[name]
     errors = pair.errors(10**4, 10, 40_000, np.random.default_rng(11))
     # each is a mean over 40,000, or a root of one: five standard errors are below 0.036
-    assert measure.of_sample(errors) == pytest.approx(measure.of_law(pair.std(10**4, 10)), rel=0.036)
+    assert measure.of_sample(errors) == pytest.approx(measure.expected(pair.std(10**4, 10)), rel=0.036)
 
 
 def test_the_grid_ends_where_it_was_asked_to():
@@ -160,7 +160,7 @@ def test_an_unknown_entropy_is_refused():
         NormalPair(1.0).std(3, 4, "sampled")
 
 
-def test_a_joint_noise_has_no_law_of_a_sampled_entropy():
+def test_a_joint_noise_has_no_distribution_of_a_sampled_entropy():
     q = mcrepar.posterior("radial", loc=torch.zeros(4), scale=torch.ones(4))
     with pytest.raises(ParameterError, match=r"radial posterior.*'exact'"):
         variances(q, 1.0, 0.5, 10, "mc")

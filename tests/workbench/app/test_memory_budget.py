@@ -1,4 +1,4 @@
-"""What is kept, against what autograd really keeps; and what follows from it by hand."""
+"""What is saved, against what autograd really saves; and what follows from it by hand."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from mcrepar.models import MODELS, model
 from mcrepar.workbench.app.memory_budget import (
     Step,
     example_bytes,
-    kept_by,
     random_weights,
+    saved_by,
     scaled_seconds,
     step_bytes,
 )
@@ -50,9 +50,9 @@ def test_what_a_method_keeps_is_linear_in_weights_and_draws(method):
         return mcrepar.kl_divergence(q, p, method, count)
 
     real = saved_bytes(kl)
-    ours = kept_by("normal", "normal", method).total(weights, draws)
+    ours = saved_by("normal", "normal", method).total(weights, draws)
     assert ours == pytest.approx(real, abs=0.2 * weights)  # beside the tensors each keeps a few numbers
-    assert (kept_by("normal", "normal", method).per_draw > 0) == (method == "direct")
+    assert (saved_by("normal", "normal", method).per_draw > 0) == (method == "direct")
 
 
 def test_a_step_by_hand():

@@ -26,18 +26,18 @@ def test_the_posterior_s_curve_is_a_density(name):
     curve, _ = weight_densities(equal(name), example_prior("normal"), points=2001)
     assert (curve.y >= 0).all()
     assert 0.93 < np.trapezoid(curve.y, curve.x) <= 1.02  # the place holds 99 % of the draws, and then some
-    law = scipy_posterior(equal(name, 1))
-    if law is not None and not curve.drawn:
-        np.testing.assert_allclose(curve.y[1:], np.exp(law[0].logpdf(curve.x[1:])), rtol=1e-6, atol=1e-9)
+    reference = scipy_posterior(equal(name, 1))
+    if reference is not None and not curve.drawn:
+        np.testing.assert_allclose(curve.y[1:], np.exp(reference[0].logpdf(curve.x[1:])), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", mcrepar.PRIORS)
 def test_the_prior_s_curve_is_its_density(name):
     q, p = equal("gamma" if name not in ("normal", "laplace") else "normal"), example_prior(name)
     _, curve = weight_densities(q, p)
-    law = scipy_prior(p)
-    if law is not None:
-        np.testing.assert_allclose(curve.y[1:], np.exp(law.logpdf(curve.x[1:])), rtol=1e-6, atol=1e-9)
+    reference = scipy_prior(p)
+    if reference is not None:
+        np.testing.assert_allclose(curve.y[1:], np.exp(reference.logpdf(curve.x[1:])), rtol=1e-6, atol=1e-9)
     assert curve.drawn == (name == "radial")
 
 
@@ -45,7 +45,7 @@ def test_a_joint_prior_is_drawn_as_the_posterior_of_its_name():
     q = equal("radial", weights=30, loc=0.0, scale=1.0)
     ours, theirs = weight_densities(q, mcrepar.prior("radial", loc=0.0, scale=1.0))
     assert ours.drawn
-    np.testing.assert_allclose(ours.y, theirs.y)  # the same seed, the same law
+    np.testing.assert_allclose(ours.y, theirs.y)  # the same seed, the same distribution
 
 
 @pytest.mark.parametrize(("loc", "scale"), [(1e6, 1e-6), (-1e6, 1e6), (0.0, 1e-6)])

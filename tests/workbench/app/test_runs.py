@@ -35,7 +35,7 @@ def test_a_run_is_read(root):
     assert len(run.arrays["y"]) == DATA
     assert run.log["epoch"] == list(range(1, 13))
     assert run.facts["status"] == "finished"
-    assert run.foreign == ["noise"]
+    assert run.ood_sets == ["noise"]
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "one/../../secret", "..", "../runs2", "\0", "a" * 5000])

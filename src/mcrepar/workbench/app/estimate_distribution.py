@@ -1,4 +1,4 @@
-"""The law of the Monte Carlo error of KL(normal || normal), drawn at once for any number of weights and draws.
+"""The distribution of the Monte Carlo error of KL(normal || normal), drawn at once for any number of weights and draws.
 
 With D equal weights N(loc, scale^2), a prior N(loc - distance, prior_scale^2) and M draws, the estimate minus the KL is
 a linear function of one standard normal and one chi-squared variable with DM - 1 degrees of freedom (math.md D4). The
@@ -99,7 +99,7 @@ class NormalPair:
     def errors(
         self, weights: int, draws: int, simulations: int, rng: np.random.Generator, entropy: str = "exact"
     ) -> Array:
-        """The estimate minus the KL, in nats, `simulations` times, from its exact law.
+        """The estimate minus the KL, in nats, `simulations` times, from its exact distribution.
 
         Args:
             weights: D.
@@ -127,17 +127,17 @@ class NormalPair:
         return s * first / b**2, (self.distance * first + s * second) / b**2
 
 
-def variances(q: Posterior, distance: float, deviation: float, draws: int, entropy: str) -> dict[str, float]:
+def variances(q: Posterior, distance: float, std: float, draws: int, entropy: str) -> dict[str, float]:
     """The formulas of math.md D4, with the prior N(0, 1), for D equal weights: of the KL and of one weight's gradients.
 
     Args:
         q: the posterior.
         distance: of its mean from the prior's.
-        deviation: of a weight.
+        std: standard deviation of a weight.
         draws: M.
         entropy: "exact", or "mc" where log q is sampled too.
     """
-    size, m, s = q.numel, distance, deviation
+    size, m, s = q.numel, distance, std
     if q.noise.joint and entropy != "exact":
         why = "log q of a joint noise is one number for all weights, of which no formula is known here"
         raise ParameterError(f"entropy={entropy!r} of a {q.name} posterior", why, "'exact'")
@@ -184,7 +184,7 @@ class Measure:
     """A number that says how large errors are: from a sample of them, and what it tends to for normal ones."""
 
     of_sample: Callable[[Array], float]
-    of_law: Callable[[float], float]
+    expected: Callable[[float], float]
 
 
 MEASURES: dict[str, Measure] = {

@@ -1,6 +1,6 @@
 """A calculator: how many draws of the direct estimate fit into a memory, and what the other methods need.
 
-What a method keeps per weight is measured on a small tensor with autograd's own hooks; what a network keeps per example
+What a method saves per weight is measured on a small tensor with autograd's own hooks; what a network saves per example
 is read off a forward without values (the meta device). Both are linear, so that any size follows from them. The
 experiment fig2-right measures the peak of real steps instead, by the paper's own loop (`largest_draws` says how far the
 two are apart).
@@ -33,7 +33,7 @@ _TRAINED = 4 * 4  # bytes of a learned number in training: itself, its gradient,
 
 
 @dataclass(frozen=True)
-class Kept:
+class Saved:
     """Bytes per weight that wait for the backward: `fixed + per_draw * M`."""
 
     fixed: float
@@ -45,11 +45,11 @@ class Kept:
 
 
 @functools.lru_cache(maxsize=1024)
-def kept_by(posterior_name: str, prior_name: str, method: str) -> Kept:
-    """What a method keeps for the backward, measured with 2 and 3 draws on a tensor of 1,000 weights.
+def saved_by(posterior_name: str, prior_name: str, method: str) -> Saved:
+    """What a method saves for backward, measured with 2 and 3 draws on a tensor of 1,000 weights.
 
-    >>> kept_by("radial", "normal", "direct")  # the noise and the weight of every draw, and the scale once
-    Kept(fixed=4.0..., per_draw=8.0)
+    >>> saved_by("radial", "normal", "direct")  # the noise and the weight of every draw, and the scale once
+    Saved(fixed=4.0..., per_draw=8.0)
     """
     q, p = _example(posterior_name), prior(prior_name)
 
@@ -59,7 +59,7 @@ def kept_by(posterior_name: str, prior_name: str, method: str) -> Kept:
 
     with without_taylor_warning():
         two, three = bytes_of(2), bytes_of(3)
-    return Kept(two - 2 * (three - two), three - two)
+    return Saved(two - 2 * (three - two), three - two)
 
 
 def _example(name: str) -> Posterior:
@@ -87,7 +87,7 @@ def random_weights(network: str) -> int:
 
 
 def example_bytes(network: str) -> int:
-    """Bytes that the forward of a network keeps for the backward, per image of 32 x 32 or volume of 32 x 32 x 32."""
+    """Bytes that the forward of a network saves for backward, per image of 32 x 32 or volume of 32 x 32 x 32."""
     return _sizes(network)[1]
 
 
@@ -105,7 +105,7 @@ def _sides(network: str) -> tuple[int, ...]:
 
 
 class _Scale(nn.Module):
-    """Keeps what a norm layer keeps, its input; on the meta device it is a hundred times faster."""
+    """Saves what a norm layer saves, its input; on the meta device it is a hundred times faster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,20 +124,20 @@ def _scaled(net: nn.Module) -> nn.Module:
 
 
 def _kept_by_forward(net: nn.Module, x: Tensor) -> int:
-    """As `saved_bytes`, for tensors without an address: storages are told apart by their handles."""
+    """As `saved_bytes`, for tensors without an address: storages are distinguished by their handles."""
     parameters = {p.untyped_storage()._cdata for p in net.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}  # holding the storages keeps their handles from being used again
+    storages: dict[int, torch.UntypedStorage] = {}  # holding the storages keeps their handles from being used again
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in parameters:
-            kept[storage._cdata] = storage
+            storages[storage._cdata] = storage
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         output = net(x)
     del output
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Step:
 
     Args:
         weights: the number of random weights.
-        per_example: bytes that the forward keeps per example.
+        per_example: bytes that the forward saves per example.
         batch: examples in a step.
         posterior: its name.
         prior: its name.
@@ -175,13 +175,13 @@ class Step:
 
     def needed(self, method: str, draws: int) -> float:
         """Bytes of the step with its KL by `method` from `draws` draws."""
-        return self.rest + kept_by(self.posterior, self.prior, method).total(self.weights, draws)
+        return self.rest + saved_by(self.posterior, self.prior, method).total(self.weights, draws)
 
     def most_draws(self, memory: float, method: str = "direct") -> int | None:
         """The largest M that fits into `memory` bytes, 0 where not even one does; None where any M does."""
-        kept = kept_by(self.posterior, self.prior, method)
-        if kept.per_draw > 0:
-            return largest(memory, self.needed(method, 1), kept.per_draw * self.weights)
+        saved = saved_by(self.posterior, self.prior, method)
+        if saved.per_draw > 0:
+            return largest(memory, self.needed(method, 1), saved.per_draw * self.weights)
         return None if self.needed(method, 1) <= memory else 0
 
 

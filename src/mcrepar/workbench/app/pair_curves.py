@@ -28,7 +28,7 @@ _LARGEST = 1e300  # beyond it a difference of two weights overflows
 
 @dataclass(frozen=True)
 class Curve:
-    """A density on a grid, or a histogram where the law is joint over the tensor and its margin has no formula."""
+    """A density on a grid, or a histogram where the noise is joint over the tensor and its margin has no formula."""
 
     x: Array
     y: Array
@@ -41,7 +41,7 @@ def weight_densities(q: Posterior, p: Prior, seed: int = 0, points: int = 201) -
     Args:
         q: a posterior whose weights are all alike.
         p: a prior with numbers as parameters.
-        seed: of the draws that find the place, and make the histogram of a joint law.
+        seed: of the draws that find the place, and make the histogram of a joint distribution.
         points: of the grid.
 
     >>> from mcrepar import posterior, prior
@@ -134,9 +134,9 @@ def estimates(q: Posterior, p: Prior, up_to: int, seed: int = 0, points: int = 9
 
 
 def _affordable(plan: Plan, method: str, draws: int, weights: int) -> bool:
-    """Whether so many draws are few, or drawn at once from the law of their means."""
-    law = plan.means_distribution if method == "stats" else None
-    return draws * weights <= MOST_DRAWS or (law is not None and law.kind != "drawn" and draws >= law.from_draws)
+    """Whether so many draws are few, or drawn at once from the distribution of their means."""
+    means = plan.means_distribution if method == "stats" else None
+    return draws * weights <= MOST_DRAWS or (means is not None and means.kind != "drawn" and draws >= means.from_draws)
 
 
 def _estimate(q: Posterior, p: Prior, method: str, draws: int | None, generator: torch.Generator) -> float:

@@ -29,13 +29,13 @@ def wanted(names: Collection[str]) -> list[str]:
     ['y', 'ood_noise_confidence']
     """
     known = {*_CLASSES, *_NUMBERS, *_MAY_BE}
-    return [name for name in names if name in known or foreign(name)]
+    return [name for name in names if name in known or ood_set(name)]
 
 
-def foreign(name: str) -> str:
+def ood_set(name: str) -> str:
     """The data set of an array ood_<name>_confidence; "" of others.
 
-    >>> foreign("ood_noise_confidence"), foreign("confidence")
+    >>> ood_set("ood_noise_confidence"), ood_set("confidence")
     ('noise', '')
     """
     ours = name.startswith(_OOD[0]) and name.endswith(_OOD[1])
@@ -72,7 +72,7 @@ def _of_classes(arrays: Arrays, count: int) -> Arrays:
     for name in ("entropy", "mutual_information"):
         if name in arrays:
             _form(arrays, name, "f", (count,))
-    for name in filter(foreign, arrays):
+    for name in filter(ood_set, arrays):
         _form(arrays, name, "f", (None,), 0, 1)
     if {"thumbnails", "thumbnail_indices"} <= set(arrays):
         _form(arrays, "thumbnail_indices", "iu", (None,), 0, count - 1)

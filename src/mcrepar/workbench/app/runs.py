@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mcrepar.data.numpy_files import npz_names, read_npz
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import read_json
-from mcrepar.workbench.app.run_arrays import Arrays, Damaged, checked, foreign, wanted
+from mcrepar.workbench.app.run_arrays import Arrays, Damaged, checked, ood_set, wanted
 from mcrepar.workbench.training.log import read_log
 
 _MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
@@ -41,9 +41,9 @@ class Run:
     arrays: Arrays
 
     @property
-    def foreign(self) -> list[str]:
+    def ood_sets(self) -> list[str]:
         """The names of the data sets that the network was not trained for."""
-        return [name for name in map(foreign, self.arrays) if name]
+        return [name for name in map(ood_set, self.arrays) if name]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def test_direct_grows_and_reparameterized_does_not(draws):
     direct, repar = found.tables[0].rows
     header = list(found.tables[0].header)
     assert direct[header.index("nodes")] == 2 + 6 * draws  # two parameters, six operations per draw
-    assert direct[header.index("bytes kept")] == 8 * draws  # the noise and the weight of a draw, 4 bytes each
+    assert direct[header.index("bytes saved")] == 8 * draws  # the noise and the weight of a draw, 4 bytes each
     plan = mcrepar.explain(single_weight("radial"), "normal")
     assert direct[header.index("d_P")] == plan.d_P_direct(draws)
     assert repar == answer(iterations="1").tables[0].rows[1]

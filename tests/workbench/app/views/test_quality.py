@@ -1,4 +1,4 @@
-"""The numbers of the first view against the law, the library and the paper's sample run."""
+"""The numbers of the first view against the distribution, the library and the paper's sample run."""
 
 import math
 
@@ -46,17 +46,17 @@ def test_the_ground_truth_is_the_library_s():
 
 
 @pytest.mark.parametrize("entropy", ["exact", "mc"])
-def test_simulated_variances_follow_the_law(entropy):
+def test_simulated_variances_follow_theory(entropy):
     curves = answer(entropy=entropy, simulations="1000", variance="0.25", distance="0.5").tables[1]
-    ratios = [s / law for s, law in zip(column(curves, "sample variance, simulated"),
-                                        column(curves, "sample variance, law"), strict=True)]  # fmt: skip
+    ratios = [s / theory for s, theory in zip(column(curves, "sample variance, simulated"),
+                                        column(curves, "sample variance, theory"), strict=True)]  # fmt: skip
     # a variance of 1000 nearly normal numbers is off by more than 5 sqrt(2 / 999) with chance 6e-7
     settled = [
         r for r, m, d in zip(ratios, column(curves, "M"), column(curves, "weights"), strict=True) if m * d > 1000
     ]
     assert max(abs(r - 1) for r in settled) < 5 * math.sqrt(2 / 999)
     pair = NormalPair(0.5, 0.5)
-    names = ("sample variance, law", "weights", "M")
+    names = ("sample variance, theory", "weights", "M")
     for law, weights, draws in zip(*(column(curves, name) for name in names), strict=True):
         assert law == pytest.approx(pair.std(weights, draws, entropy) ** 2)
 

@@ -81,10 +81,10 @@ def test_grey_images_are_images():
     np.testing.assert_array_equal(np.asarray(pixels), image[..., 0])
 
 
-def test_foreign_data_are_told_apart(root):
+def test_out_of_distribution_examples_are_beside_the_others(root):
     figure = answer(root, threshold="0.5").figures[1]
     share = (arrays()["ood_noise_confidence"] >= 0.5).mean()
-    assert figure.traces[1]["name"] == f"noise, foreign: {100 * share:.1f} % in the set"
+    assert figure.traces[1]["name"] == f"noise, out-of-distribution: {100 * share:.1f} % in the set"
     assert sum(figure.traces[0]["y"]) == pytest.approx(1.0)
 
 

@@ -28,12 +28,12 @@ def _compute(values: Mapping[str, Any]) -> Answer:
     draws = values["iterations"]
     direct, repar = graph_panels(q, p, [draws])
     return Answer(
-        f"For one weight and M = {draws:,} the direct estimate builds {len(direct.graph):,} nodes and keeps "
+        f"For one weight and M = {draws:,} the direct estimate builds {len(direct.graph):,} nodes and saves "
         f"{direct.saved:,} bytes; the reparameterized one {len(repar.graph):,} nodes and {repar.saved:,} bytes, for "
         "any M.",
         notes=[
             f"Both graphs are read from autograd after the estimate of E log p(W), {q.name} posterior and {p.name} "
-            "prior, was built. A node is an operation that the backward will visit; bytes are what it keeps for that. "
+            "prior, was built. A node is an operation that the backward will visit; bytes are what it saves for that. "
             "Multiply the bytes by the number of weights of a network."
         ],
         figures=[_figure("direct", direct), _figure("reparameterized", repar)],
@@ -86,7 +86,7 @@ def _counts(panel: GraphPanel) -> str:
 
 
 def _table(direct: GraphPanel, repar: GraphPanel) -> Table:
-    header = ("estimate", "nodes", "edges", "bytes kept", "d_P", *(label for _, _, label in _KINDS.values()))
+    header = ("estimate", "nodes", "edges", "bytes saved", "d_P", *(label for _, _, label in _KINDS.values()))
     rows = [
         (panel.title, len(panel.graph), panel.graph.number_of_edges(), panel.saved, panel.d_P,
          *(_kinds(panel)[kind] for kind in _KINDS))

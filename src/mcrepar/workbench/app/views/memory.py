@@ -123,7 +123,7 @@ def _zoo_figure(zoo: Mapping[str, Step], values: Mapping[str, Any]) -> Figure:
 
 _MEASURED = (
     ("seconds", "Measured time", "seconds, value and backward", 1.0),
-    ("bytes", "Measured memory", "MB kept for the backward", 1e-6),
+    ("bytes", "Measured memory", "MB saved for backward", 1e-6),
 )
 
 
@@ -169,7 +169,7 @@ def _zoo_table(zoo: Mapping[str, Step], values: Mapping[str, Any]) -> Table:
 def _benchmark_table() -> Table:
     curves = benchmark()["curves"]
     rows = [(m, p["M"], p["seconds"], p["bytes"]) for m, points in curves["points"].items() for p in points]
-    return Table("measured", "The measurements", ("method", "M", "seconds", "bytes kept"), rows)
+    return Table("measured", "The measurements", ("method", "M", "seconds", "bytes saved"), rows)
 
 
 def _code(values: Mapping[str, Any]) -> str:
@@ -187,7 +187,7 @@ MEMORY = View(
     "Memory and time",
     "Memory and time against M",
     (
-        "The direct estimate keeps its M draws of every weight until the backward. This is what fills a GPU, and what "
+        "The direct estimate saves its M draws of every weight for backward. This is what fills a GPU, and what "
         "limits M. The other methods keep the same for any M; stats and exact also take the same time.",
         "Choose a network, a batch and a memory, and see how many direct iterations fit, and what the others need.",
     ),

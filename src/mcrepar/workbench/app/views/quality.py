@@ -30,13 +30,13 @@ _PRESETS = {"Weights": {f"10^{k}": f"10^{k} weights" for k in range(2, 10)}, "Ne
 
 @dataclass(frozen=True)
 class _Curve:
-    """The simulated errors of one size of model, and their law."""
+    """The simulated errors of one size of model, and what theory expects."""
 
     label: str
     weights: int
     draws: list[int]
     measured: list[float]
-    law: list[float]
+    expected: list[float]
     relative: list[float]
     gradient: list[float]
 
@@ -95,7 +95,7 @@ def _curve(pair: NormalPair, size: int | str, values: Mapping[str, Any], place: 
         weights,
         draws,
         [measure.of_sample(e) for e in errors],
-        [measure.of_law(pair.std(weights, m, values["entropy"])) for m in draws],
+        [measure.expected(pair.std(weights, m, values["entropy"])) for m in draws],
         [spread(e) / kl if kl > 0 else math.nan for e in errors],
         [spread(g) for g in gradients],
     )
@@ -142,7 +142,7 @@ def _figures(pair: NormalPair, curves: Sequence[_Curve], values: Mapping[str, An
     return [
         Figure("absolute-error", f"Absolute error: {name} of the estimate",
                f"The {name} falls with M and grows with the number of weights. At M = {top:,}: {ends}.",
-               [t for k, c in enumerate(curves) for t in _traces(c, k, c.measured, c.law)],
+               [t for k, c in enumerate(curves) for t in _traces(c, k, c.measured, c.expected)],
                axis, f"{name}, {unit}", log, log),
         Figure("relative-error", "Relative error: standard deviation / KL",
                "The larger the model, the smaller the relative error. "
@@ -156,11 +156,11 @@ def _figures(pair: NormalPair, curves: Sequence[_Curve], values: Mapping[str, An
     ]  # fmt: skip
 
 
-def _traces(curve: _Curve, place: int, y: list[float], law: list[float] | None) -> list[dict[str, Any]]:
+def _traces(curve: _Curve, place: int, y: list[float], expected: list[float] | None) -> list[dict[str, Any]]:
     colour = f"@series{place + 1}"
     traces = [line(curve.label, curve.draws, y, colour, symbol=_SYMBOLS[place])]
-    if law is not None:
-        traces.append(line("law", curve.draws, law, colour, dash="dot", mode="lines", showlegend=False,
+    if expected is not None:
+        traces.append(line("theory", curve.draws, expected, colour, dash="dot", mode="lines", showlegend=False,
                            hoverinfo="skip"))  # fmt: skip
     return traces
 
@@ -182,11 +182,11 @@ def _sizes_table(pair: NormalPair, curves: Sequence[_Curve], values: Mapping[str
 
 def _curves_table(curves: Sequence[_Curve], values: Mapping[str, Any]) -> Table:
     name = _MEASURES[values["measure"]]
-    header = ("model", "weights", "M", f"{name}, simulated", f"{name}, law", "relative error", "gradient noise")
+    header = ("model", "weights", "M", f"{name}, simulated", f"{name}, theory", "relative error", "gradient noise")
     rows = [
         (c.label, c.weights, *numbers)
         for c in curves
-        for numbers in zip(c.draws, c.measured, c.law, c.relative, c.gradient, strict=True)
+        for numbers in zip(c.draws, c.measured, c.expected, c.relative, c.gradient, strict=True)
     ]
     return Table("curves", f"Every point of the curves, from {values['simulations']:,} simulations each", header, rows)
 
@@ -214,8 +214,8 @@ QUALITY = View(
     "Quality",
     "How many Monte Carlo iterations does a KL estimate need?",
     (
-        "A Bayesian network is trained with KL(posterior ‖ prior), often estimated from M random draws. Posterior and "
-        "prior are Normal here, so the right value is known, and every estimate can be compared with it.",
+        "A Bayesian neural network is trained with KL(posterior ‖ prior), often estimated from M random draws. "
+        "Posterior and prior are Normal here, so the right value is known, and every estimate can be compared with it.",
         "The absolute error grows with the size of the model, like √(weights / M). The relative error falls with it, "
         "and the noise of a weight's gradient, which is what training feels, does not know the size at all.",
     ),

@@ -27,7 +27,7 @@ _WANTED = {
     "sure": "in the set",
     "all": "all",
 }
-_SUREST_FIRST = ("wrong", "sure")
+_CONFIDENT_FIRST = ("wrong", "sure")
 _SLACK = 1e-9
 _POINTS = 400  # of a regression, drawn with their intervals
 _CURVE_POINTS = 2000  # of a training, drawn
@@ -124,15 +124,21 @@ def _sets_figure(sets: list[ConfidenceSet], chosen: ConfidenceSet) -> Figure:
 
 def _confidence_figure(run: Run, tau: float) -> Figure:
     traces = []
-    for place, name in enumerate(["", *run.foreign]):
+    for place, name in enumerate(["", *run.ood_sets]):
         values = run.arrays[f"ood_{name}_confidence" if name else "confidence"]
         bins = max(1, min(20, int(run.arrays["draws"])))  # around the values that a share of the draws can have
         counts, edges = np.histogram(values, bins + 1, (-0.5 / bins, 1 + 0.5 / bins))
-        label = f"{name}, foreign: {100 * (values >= tau - _SLACK).mean():.1f} % in the set" if name else "test data"
+        label = (
+            f"{name}, out-of-distribution: {100 * (values >= tau - _SLACK).mean():.1f} % in the set"
+            if name
+            else "test data"
+        )
         middles, shares = (edges[1:] + edges[:-1]) / 2, counts / max(1, len(values))
         traces.append(line(label, middles, shares, f"@series{place % 4 + 1}", shape="hvh", mode="lines",
                            dash="dash" if name else "solid"))  # fmt: skip
-    alt = "How many draws agree, as a histogram over the data" + (", foreign data beside it." if run.foreign else ".")
+    alt = "How many draws agree, as a histogram over the examples" + (
+        ", out-of-distribution examples beside it." if run.ood_sets else "."
+    )
     return Figure("agreement", "How many draws agree", alt, traces, "share of draws that agree", "share of the data",
                   layout={"yaxis": {"rangemode": "tozero"}})  # fmt: skip
 
@@ -151,7 +157,7 @@ def _training_figures(run: Run) -> list[Figure]:
         if name in log and not all(map(math.isnan, log[name]))
     ]
     alt = f"Loss and negative log-likelihood over {len(run.log['epoch'])} epochs."
-    return [Figure("training", "Training", alt, traces, "epoch", "nats per datum")] if traces else []
+    return [Figure("training", "Training", alt, traces, "epoch", "nats per example")] if traces else []
 
 
 def _sets_table(run: Run, right: Mask, chosen: ConfidenceSet) -> Table:
@@ -186,18 +192,20 @@ _MASKS: Mapping[str, Callable[[Mask, Mask], Mask]] = {
 
 
 def _gallery(run: Run, right: Mask, tau: float, show: str) -> Gallery:
-    """Images of those that were kept as thumbnails."""
+    """Images of those that were stored as thumbnails."""
     arrays = run.arrays
-    thumbnails, kept = arrays.get("thumbnails"), arrays.get("thumbnail_indices")
-    if thumbnails is None or kept is None or not len(kept):
-        return Gallery("Images: none were kept with this run", ())
-    kept, first = np.unique(kept, return_index=True)  # one may be kept twice: as doubtful and as a mistake
-    thumbnails, confidence = thumbnails[first], arrays["confidence"][kept]
-    wanted = np.flatnonzero(_MASKS[show](confidence >= tau - _SLACK, right[kept]))
-    order = wanted[np.argsort(confidence[wanted] * (-1 if show in _SUREST_FIRST else 1), kind="stable")][:_SHOWN]
-    pictures = [_picture(run, int(kept[k]), thumbnails[k]) for k in order]
-    first_comes = "surest" if show in _SUREST_FIRST else "least sure"
-    title = f"Images, {_WANTED[show]}, {first_comes} first: {len(order)} of {len(wanted)} (the run kept {len(kept):,})"
+    thumbnails, stored = arrays.get("thumbnails"), arrays.get("thumbnail_indices")
+    if thumbnails is None or stored is None or not len(stored):
+        return Gallery("Images: none were stored with this run", ())
+    stored, first = np.unique(stored, return_index=True)  # one may be stored twice: as doubtful and as a mistake
+    thumbnails, confidence = thumbnails[first], arrays["confidence"][stored]
+    wanted = np.flatnonzero(_MASKS[show](confidence >= tau - _SLACK, right[stored]))
+    order = wanted[np.argsort(confidence[wanted] * (-1 if show in _CONFIDENT_FIRST else 1), kind="stable")][:_SHOWN]
+    pictures = [_picture(run, int(stored[k]), thumbnails[k]) for k in order]
+    first_comes = "most confident" if show in _CONFIDENT_FIRST else "least confident"
+    title = (
+        f"Images, {_WANTED[show]}, {first_comes} first: {len(order)} of {len(wanted)} (the run stored {len(stored):,})"
+    )
     return Gallery(title, pictures)
 
 
@@ -241,9 +249,9 @@ def run_view(root: Path | None) -> View:
         "A run",
         "Look at a run",
         (
-            "A Bayesian network answers with many draws of its weights. Where they agree it is sure; where they do "
-            "not, one may leave the answer to a person. Drag the threshold: how many answers are left, and how many "
-            "of them are right?",
+            "A Bayesian neural network answers with many draws of its weights. Where they agree it is confident; where "
+            "they do not, one may leave the answer to a person. Drag the threshold: how many answers are left, and how "
+            "many of them are right?",
             f"Runs are read from the folder {root.name}." if root else "Start the app with --runs FOLDER to read runs.",
         ),
         (
