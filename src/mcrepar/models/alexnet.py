@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from mcrepar.models.inputs import Inputs
-from mcrepar.models.start import he_normal
+from mcrepar.models.blocks import Inputs, he_normal
 
 
 class AlexNet(nn.Module):

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mcrepar.models.inputs import Inputs
-from mcrepar.models.start import he_normal
-from mcrepar.models.stems import STEMS
-from mcrepar.models.stems import stem as stem_of
+from mcrepar.models.blocks import STEMS, Inputs, he_normal
+from mcrepar.models.blocks import stem as stem_of
 
 
 def _conv(inside: int, outside: int, size: int) -> list[nn.Module]:

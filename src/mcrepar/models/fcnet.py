@@ -9,7 +9,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
-from mcrepar.models.start import he_normal
+from mcrepar.models.blocks import he_normal
 
 
 class FCNet(nn.Module):

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from mcrepar.models.inputs import Inputs
-from mcrepar.models.stems import STEMS
-from mcrepar.models.stems import stem as stem_of
+from mcrepar.models.blocks import STEMS, Inputs
+from mcrepar.models.blocks import stem as stem_of
 
 
 def _conv(inside: int, outside: int, size: int, stride: int = 1) -> nn.Conv2d:

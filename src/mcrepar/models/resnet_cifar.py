@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mcrepar.models.inputs import Inputs
-from mcrepar.models.start import he_normal
+from mcrepar.models.blocks import Inputs, he_normal
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
-from mcrepar.models.inputs import Inputs
+from mcrepar.models.blocks import Inputs
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm3d,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from mcrepar.models.inputs import Inputs
-from mcrepar.models.start import he_normal
+from mcrepar.models.blocks import Inputs, he_normal
 
 
 class VGG(nn.Module):

@@ -1,13 +1,16 @@
-"""What a network takes, and the refusal of what it cannot take."""
+"""What networks share: the inputs that they take, their first layers, and their initial weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from mcrepar.errors import ParameterError
 
 NOUNS = {2: "images", 3: "volumes"}
+STEMS = {"3x3": 1, "7x7": 4}  # by which factor each shrinks an image
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,41 @@ class Inputs:
                 f"larger {noun} (torch.nn.functional.interpolate), or a network that shrinks them less "
                 "(mcrepar.models.MODELS[name].least)",
             )
+
+
+def stem(kind: str, channels: int, width: int, norm: bool) -> nn.Sequential:
+    """One 3x3 convolution, or a 7x7 convolution with stride 2 and a max pooling with stride 2.
+
+    Args:
+        kind: "3x3" or "7x7".
+        channels: of the image.
+        width: channels that come out.
+        norm: whether BatchNorm and ReLU stand between the 7x7 convolution and the pooling.
+
+    >>> [type(layer).__name__ for layer in stem("7x7", 3, 64, norm=True)]
+    ['Conv2d', 'BatchNorm2d', 'ReLU', 'MaxPool2d']
+    """
+    if kind not in STEMS:
+        raise ParameterError(f"stem={kind!r}", "there is no such stem", "'3x3' for small images, '7x7' for large ones")
+    if kind == "3x3":
+        return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False))
+    between = [nn.BatchNorm2d(width), nn.ReLU()] if norm else []
+    convolution = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
+    return nn.Sequential(convolution, *between, nn.MaxPool2d(3, 2, padding=1))
+
+
+def he_normal(net: nn.Module) -> None:
+    """Weights of convolutions and dense layers ~ N(0, 2 / inputs of a unit), biases 0 (He et al. 2015).
+
+    torch's own initialisation has a sixth of this variance, and fade out over the layers where there is no norm.
+
+    >>> layer = nn.Linear(800, 500)
+    >>> he_normal(layer)
+    >>> round(layer.weight.std().item(), 2), layer.bias.abs().max().item()
+    (0.05, 0.0)
+    """
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
