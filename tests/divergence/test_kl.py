@@ -6,8 +6,10 @@ Statistical tests fix their seeds; false alarms, for another seed: 6e-7 per |z| 
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -219,6 +221,27 @@ def test_auto_with_a_sampled_entropy_and_no_variance():
     except McreparError:
         return
     assert len(values) == 3 or values == {float(kl_divergence(q, p, "exact"))}
+
+
+# ---- how far a reader has to go
+
+
+def test_the_way_of_a_kl_from_call_to_gradient_visits_few_files():
+    """What a maintainer opens to follow one exact KL: every file of ours in which a function is called."""
+    q, p, visited = example_posterior("normal", requires_grad=True), prior("normal"), set()
+    kl_divergence(q, p)  # the plan is cached
+
+    def note(frame, event, arg):
+        if event == "call" and "/mcrepar/" in frame.f_code.co_filename:
+            visited.add(Path(frame.f_code.co_filename).name)
+
+    sys.setprofile(note)
+    try:
+        kl_divergence(q, p).backward()
+    finally:
+        sys.setprofile(None)
+    assert {"kl.py", "plan.py", "methods.py", "fused.py"} <= visited
+    assert len(visited) <= 15, sorted(visited)
 
 
 # ---- auto

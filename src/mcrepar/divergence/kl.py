@@ -23,7 +23,7 @@ from mcrepar.divergence.estimates import Estimate, Job, moments
 from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Plan, decide, plan_pair
-from mcrepar.divergence.reasons import named_extremes
+from mcrepar.divergence.terms import named_extremes
 from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
 
 SEEN, UNSEEN = 1e-6, 1e-9  # the error of a quadrature that is warned of: relative, and per weight

@@ -26,7 +26,7 @@ from mcrepar.divergence import reasons
 from mcrepar.divergence.contraction import Tuple
 from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error, wide_dtype
 from mcrepar.divergence.taylor import inner
-from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, plan_term
+from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, named_extremes, plan_term
 from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
 
 Names = tuple[str, ...]  # `Plan.tuple` hides the type inside the class
@@ -305,7 +305,7 @@ def explain(q: str | Posterior, p: object) -> Plan:
 
 def plan_pair(q: Posterior, p: Prior) -> Plan:
     """The cached plan of two objects."""
-    with reasons.named_extremes(q, p):
+    with named_extremes(q, p):
         return _plan(PosteriorKey.of(q), PriorKey.of(p.over(q.numel) if q.learned else p))
 
 

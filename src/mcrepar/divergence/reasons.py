@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcrepar.distributions.forms import EXP, LOG
-from mcrepar.distributions.posterior import Posterior
-from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.methods import DEFAULT_DRAWS, METHODS, Estimator
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan
-from mcrepar.errors import InfiniteKLError, McreparError, ParameterError, SupportMismatchError
+from mcrepar.errors import InfiniteKLError, McreparError, SupportMismatchError
 
 if TYPE_CHECKING:
     from mcrepar.divergence.plan import Plan
@@ -131,16 +127,6 @@ def moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLErro
         instead = f"posterior({q.name!r}, ...) with {needs.split('needs ')[1]}, or {instead}"
     why = f"it needs E |xi|^{power:g} of {q.noise.label}{needs}, so the {p.value} is infinite"
     return InfiniteKLError(p.with_posterior(q), why, instead)
-
-
-@contextmanager
-def named_extremes(q: Posterior, p: Prior) -> Iterator[None]:
-    """Name the pair whose numbers leave float64 on the way: a scale of 1e-200 squared, a power of 1000."""
-    try:
-        yield
-    except ArithmeticError as error:
-        why = f"a parameter is too extreme for float64 ({error})"
-        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
 
 
 # ---- a plan in prose

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -13,6 +15,7 @@ from mcrepar.distributions.posterior import Posterior, PosteriorRow
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import General, Monomial, Statistic
 from mcrepar.divergence.closed_forms import CLOSED_FORMS, ClosedForm
+from mcrepar.errors import ParameterError
 
 
 @dataclass(frozen=True)
@@ -113,3 +116,13 @@ def moments(q: PosteriorKey, term: TermPlan) -> tuple[float, ...]:
         return ()
     pole = term.statistic.pole if isinstance(term.statistic, General) else 0.0
     return (term.statistic.growth, -pole) if pole else (term.statistic.growth,)
+
+
+@contextmanager
+def named_extremes(q: Posterior, p: Prior) -> Iterator[None]:
+    """Name the pair whose numbers leave float64 on the way: a scale of 1e-200 squared, a power of 1000."""
+    try:
+        yield
+    except ArithmeticError as error:
+        why = f"a parameter is too extreme for float64 ({error})"
+        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
