@@ -12,7 +12,6 @@ from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.workbench.training import checkpoint, train
 from mcrepar.workbench.training.config import read_config
-from mcrepar.workbench.training.log import read_log
 from mcrepar.workbench.training.setup import (
     Units,
     build_likelihood,
@@ -197,14 +196,13 @@ def test_a_new_row_of_likelihoods_is_trained_saved_and_predicted_with(tmp_path, 
     monkeypatch.setattr("mcrepar.nn.saving.LIKELIHOODS", likelihoods.LIKELIHOODS)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 2)).astype(np.float32)
-    y = rng.poisson(np.exp(1 + 0.5 * x[:, 0])).astype(np.float32)
+    rate = np.exp(1 + 0.5 * x[:, 0])
+    y = rng.poisson(rate).astype(np.float32)
     np.savez(tmp_path / "data.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
-    given = {"model": "fcnet", "model_options": {"hidden": [8]}, "augment": "none", "likelihood": "poisson"}
-    run = open_run(train(config(tmp_path, **given, epochs=6, batch_size=30, lr=0.03)))
+    given = {"model": "fcnet", "model_options": {"hidden": [32]}, "augment": "none", "likelihood": "poisson"}
+    run = open_run(train(config(tmp_path, **given, epochs=30, batch_size=30, lr=0.01, scale_lr=1.0)))
     assert isinstance(run.likelihood, Poisson)
     p = run.model.predict(x[300:], draws=10, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(p.mean > 0, torch.ones(100, 1, dtype=torch.bool))  # rates
-    nll = read_log(run.folder / "log.csv")["nll"]
-    assert nll[-1] < nll[0]
+    assert np.corrcoef(p.mean[:, 0], rate[300:])[0, 1] > 0.9
     with pytest.raises(ParameterError, match=r"--likelihood possion: there is no such likelihood\. Use auto, categ"):
         train(config(tmp_path, "b", **{**given, "likelihood": "possion"}))
