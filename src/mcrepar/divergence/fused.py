@@ -70,11 +70,6 @@ class Factor:
     j: int
     center: float
 
-    @property
-    def constant(self) -> bool:
-        """Whether it does not depend on theta."""
-        return not (self.a or self.b or self.j)
-
 
 class Sums(torch.autograd.Function):
     """sum_d n_j(theta_d) t_jd for every j: value and gradient without a graph, in blocks that stay in the cache.
