@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
+from mcrepar.nn.batches import Output, from_numpy, the_tensor
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, from_numpy, the_tensor
 from mcrepar.nn.preactivation import capture
 from mcrepar.validation import check_generator, closest, whole_number
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
+from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, evaluating, one_draw, the_tensor
+from mcrepar.nn.passes import evaluating, one_draw
 from mcrepar.validation import check_generator, whole_number
 
 MAX_BYTES = 2**30

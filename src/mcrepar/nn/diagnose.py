@@ -15,8 +15,9 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, likelihood_of
+from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Batches, Output, evaluating, one_draw, the_tensor
+from mcrepar.nn.passes import evaluating, one_draw
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 from mcrepar.validation import check_generator, whole_number

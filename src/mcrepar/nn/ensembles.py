@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.likelihoods import Likelihood, likelihood_of
+from mcrepar.nn.batches import Output, the_tensor
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import Output, evaluating, plain_draw, the_tensor
+from mcrepar.nn.passes import evaluating, plain_draw
 from mcrepar.validation import check_generator, whole_number
 
 

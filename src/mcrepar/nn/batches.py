@@ -1,0 +1,134 @@
+"""What goes into a network and comes out of it: the same batches of x at every pass, and the one tensor of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset, IterableDataset
+
+from mcrepar.errors import ParameterError
+
+_MOVED: Any = (Tensor, PackedSequence)
+Output = int | str | Callable[[Any], Tensor] | None
+
+
+def from_numpy(value: Any, net: nn.Module) -> Any:
+    """The same, with numpy arrays as tensors on the network's device, real numbers in its precision.
+
+    >>> from_numpy({"x": np.zeros((2, 3))}, nn.Linear(3, 1))["x"].dtype
+    torch.float32
+    """
+    reference = next((p for p in net.parameters() if p.is_floating_point()), torch.empty(0))
+
+    def tensor(array: np.ndarray[Any, Any]) -> Tensor:
+        try:
+            found = torch.from_numpy(np.array(array, order="C"))  # a copy: torch takes no reversed or read-only one
+        except TypeError:
+            why = f"torch has no {array.dtype}"
+            raise ParameterError("a numpy array", why, "numbers, for instance array.astype('float32')") from None
+        return found.to(reference.device, reference.dtype if found.is_floating_point() else found.dtype)
+
+    if isinstance(value, Mapping):
+        value = dict(value)
+    return pytree.tree_map_only(np.ndarray, tensor, value, lambda part: isinstance(part, PackedSequence))
+
+
+class Batches:
+    """The batches of x as arguments of a network, the same ones at every pass.
+
+    Args:
+        x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
+            of batches in a fixed order, of which a tuple or list means (inputs, targets, ...).
+        size: of the batches that x is cut into.
+        net: on whose device they go.
+
+    >>> [args[0].tolist() for args, _ in Batches(torch.arange(5), 3, nn.Linear(2, 1))]
+    [[0, 1, 2], [3, 4]]
+    """
+
+    def __init__(self, x: Any, size: int, net: nn.Module) -> None:
+        self.whole = isinstance(x, Tensor | np.ndarray | tuple | Mapping) and not isinstance(x, PackedSequence)
+        self.x, self.size, self.net = from_numpy(x, net) if self.whole else x, size, net
+        self.device = next((p.device for p in net.parameters()), torch.device("cpu"))
+        self.first: list[Tensor] | None = None
+        if isinstance(x, PackedSequence):
+            why = "its data are not in dimension 0, where x is cut into batches"
+            raise ParameterError("predict(bnn, x) with x a PackedSequence", why, "[x], a list of batches")
+        asked = f"predict(bnn, x) with x a {type(x).__name__}"
+        if isinstance(x, Dataset) and not isinstance(x, IterableDataset):
+            raise ParameterError(asked, "its items are no batches", "DataLoader(x, batch_size=256)")
+        if not self.whole and (not isinstance(x, Iterable) or iter(x) is x):
+            raise ParameterError(asked, "every draw must read it anew", "a tensor, a list of batches or a DataLoader")
+
+    def __iter__(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        for k, inputs in enumerate(self._cut() if self.whole else self._read()):
+            inputs = from_numpy(inputs, self.net)
+            if not isinstance(inputs, Tensor | tuple | list | Mapping):
+                kind = type(inputs).__name__
+                raise ParameterError("predict(bnn, x)", f"a batch of x is a {kind}", "tensors, tuples or dicts")
+            leaves, spec = pytree.tree_flatten(inputs, lambda part: isinstance(part, PackedSequence))
+            if k == 0 and not self.whole:
+                self._check_first(leaves)
+            moved = [leaf.to(device=self.device) if isinstance(leaf, _MOVED) else leaf for leaf in leaves]
+            inputs = pytree.tree_unflatten(moved, spec)
+            if isinstance(inputs, Mapping):
+                yield (), dict(inputs)
+            else:
+                yield ((inputs,) if isinstance(inputs, Tensor) or hasattr(inputs, "_fields") else tuple(inputs)), {}
+
+    def _cut(self) -> Iterator[Any]:
+        leaves, spec = pytree.tree_flatten(dict(self.x) if isinstance(self.x, Mapping) else self.x)
+        lengths = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
+        if len(lengths) != 1:
+            why = f"its tensors have the lengths {sorted(lengths)}" if lengths else "it holds no tensor of data"
+            raise ParameterError("predict(bnn, x)", why, "tensors whose dimension 0 is the data")
+        for k in range(0, lengths.pop(), self.size):
+            cut = [t[k : k + self.size] if isinstance(t, Tensor) and t.dim() else t for t in leaves]
+            yield pytree.tree_unflatten(cut, spec)
+
+    def _read(self) -> Iterator[Any]:
+        for batch in self.x:
+            several = isinstance(batch, tuple | list) and not isinstance(batch, PackedSequence)
+            yield batch[0] if several and batch else batch
+
+    def _check_first(self, leaves: list[Any]) -> None:
+        """All draws must see the same data in the same order."""
+        tensors = [leaf.data for leaf in leaves if isinstance(leaf, Tensor | PackedSequence)]
+        if self.first is None:
+            self.first = [t.clone() for t in tensors]
+        elif len(self.first) != len(tensors) or not all(map(torch.equal, self.first, tensors)):
+            raise ParameterError(
+                "predict(bnn, x)", "x gives its data in another order every time", "shuffle=False, no augmentation"
+            )
+
+
+def the_tensor(out: Any, output: Output) -> Tensor:
+    """The one tensor, (examples, ...), of a network's output, by an index, a key or a function where it returns more.
+
+    >>> the_tensor({"logits": torch.zeros(2, 3)}, "logits").shape
+    torch.Size([2, 3])
+    """
+    kind = type(out).__name__
+    if callable(output):
+        out = output(out)
+    elif output is not None:
+        try:
+            out = out[output]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ParameterError(f"output={output!r}", f"the network's {kind} has none: {error}", _keys(out)) from None
+    if not isinstance(out, Tensor) or not out.dim() or not out.is_floating_point():
+        what = f"{out.dtype} tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else kind
+        raise ParameterError("the network's output", f"it is a {what}, not one output per example", _keys(out))
+    return out
+
+
+def _keys(out: Any) -> str:
+    if isinstance(out, Mapping):
+        return " or ".join(f"output={key!r}" for key in out) or "output=a function"
+    return "output=0" if isinstance(out, tuple | list) else "output=a function that returns a tensor, (examples, ...)"
