@@ -1,10 +1,12 @@
 """The rules of the layout that a reader relies on, checked on the syntax trees of src."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.nn import Module
 
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS
@@ -139,6 +141,18 @@ def listed_methods(tree: ast.AST) -> list[str]:
     return found
 
 
+def private_of_a_network(tree: ast.AST) -> list[str]:
+    """Private attributes of something that is called bnn, net, network, part or owner, but for torch's own."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and re.fullmatch(r"_[a-z]\w*", node.attr)
+        and not hasattr(Module(), node.attr)
+        and re.fullmatch(r"(\w+\.)?(bnn|net|network|part|owner|twin)", ast.unparse(node.value))
+    ]
+
+
 def imported_at_the_top(tree: ast.Module) -> set[str]:
     """The top-level packages that importing the module imports."""
     body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
@@ -176,6 +190,20 @@ def test_methods_are_named_in_their_table_alone(path):
     """A new estimator is one row: no other file lists methods or decides on the name of one."""
     if not place(path).startswith(NAMING_METHODS):
         assert listed_methods(ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_nobody_uses_a_private_side_of_a_network(path):
+    assert private_of_a_network(ast.parse(path.read_text())) == []
+
+
+def test_a_bayesian_module_has_public_methods_only():
+    """What else can be done with a network is a function in a module of nn."""
+    own = {name for name in vars(mcrepar.BayesianModule) if not name.startswith("__")}
+    assert own == {"forward", "train", "draw", "mean", "frozen", "calibrate", "to_module", "kl", "diagnose"} | {
+        "get_extra_state",
+        "set_extra_state",
+    }
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -264,3 +292,8 @@ def test_a_list_of_methods_is_noticed(code):
 @pytest.mark.parametrize("code", ["if entropy == 'exact': pass", "ENTROPIES = ('exact', 'mc')", "f(method='stats')"])
 def test_other_words_are_no_lists_of_methods(code):
     assert not listed_methods(ast.parse(code))
+
+
+@pytest.mark.parametrize("code", ["bnn._lock", "with self.net._frozen(): pass", "part._latents()"])
+def test_a_private_side_is_noticed(code):
+    assert private_of_a_network(ast.parse(code))

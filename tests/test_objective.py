@@ -329,7 +329,7 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
     ("message", "changes"),
     [
         ("elbo without data_size: .*. Use data_size=len", {"data_size": None}),
-        ("data_size=3: the batch alone has 4 data", {"data_size": 3}),
+        ("data_size=3: the batch alone has 4 examples", {"data_size": 3}),
         ("data_size=100.0: it is a float. Use a whole number", {"data_size": 100.0}),
         ("data_size=True", {"data_size": True}),
         ("draws=0: it is too small", {"draws": 0}),

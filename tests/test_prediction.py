@@ -243,10 +243,10 @@ def test_beyond_the_bound_only_statistics_remain(likelihood):
             least.interval(0.9)
 
 
-def test_nan_in_x_names_the_datum():
+def test_nan_in_x_names_the_example():
     x = data()
     x[4, 1] = math.nan
-    with pytest.raises(ParameterError, match="1 of 7 data, the first being 4"):
+    with pytest.raises(ParameterError, match="1 of 7 examples, the first being 4"):
         predict(network(), x, draws=2)
 
 

@@ -17,7 +17,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Likelihood(nn.Module, ABC):
-    """A law of y given the network's output; a module, because its scale may be learned.
+    """The distribution of y given the network's output; a module, because its scale may be learned.
 
     A new one has `log_prob`, `_check`, which refuses a y that `log_prob` cannot take (and `_check_output` an output),
     and either `probs`, if its y is a class, or `mean` and `aleatoric`.
@@ -25,7 +25,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
-        """The sum of log p(y | output) over the outputs of a datum: (batch,)."""
+        """The sum of log p(y | output) over the outputs of an example: (batch,)."""
 
     def mean(self, output: Tensor) -> Tensor:
         """E[y | output]; for classes their probabilities."""
@@ -75,7 +75,7 @@ class Likelihood(nn.Module, ABC):
         if not isinstance(value, Tensor):
             self._refuse(f"{name} is a {type(value).__name__}", "a tensor (wrap a network that returns more)")
         if value.dim() == 0 or len(value) == 0:
-            self._refuse(f"{name} has the shape {tuple(value.shape)}, without a batch", "a batch of data")
+            self._refuse(f"{name} has the shape {tuple(value.shape)}, without a batch", "a batch of examples")
         return value
 
     def _refuse(self, why: str, instead: str) -> NoReturn:

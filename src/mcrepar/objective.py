@@ -32,7 +32,7 @@ class Elbo:
 
     Args:
         loss: nll + beta * kl / data_size, to be minimised.
-        nll: -log p(y | x, W), the mean over data and draws.
+        nll: -log p(y | x, W), the mean over examples and draws.
         kl: KL(q || p), the sum over all random tensors, unscaled, in nats.
     """
 
@@ -55,16 +55,16 @@ def elbo(
     generator: torch.Generator | None = None,
     output: Output = None,
 ) -> Elbo:
-    """The negative evidence lower bound per datum, estimated on a batch.
+    """The negative evidence lower bound per example, estimated on a batch.
 
     loss = -mean_b log p(y_b | x_b, W) + beta * KL(q || p) / data_size
 
     Args:
-        bnn: a Bayesian network, also wrapped (DistributedDataParallel) or a part of a larger one.
+        bnn: a Bayesian neural network, also wrapped (DistributedDataParallel) or a part of a larger one.
         likelihood: of y given the network's output: an object, or "categorical", "bernoulli", "normal" (with scale 1).
         x: the network's input: a tensor or array, a tuple or list of arguments, or a mapping of keyword arguments.
         y: a tensor or array as the likelihood takes it; soft labels (mixup, label smoothing) for classes too.
-        data_size: the number of data in the whole training set.
+        data_size: the number of examples in the whole training set.
         beta: the weight of the KL; see `kl_weight`.
         draws: how many draws of all weights the nll is averaged over.
         last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
@@ -86,8 +86,8 @@ def elbo(
     if not isinstance(likelihood, Likelihood | str):
         wrong = f"elbo with a likelihood of type {type(likelihood).__name__}"
         raise ParameterError(wrong, "it is no Likelihood", "one such as 'categorical' or likelihoods.Categorical()")
-    law = likelihood_of(likelihood)
-    assert law is not None
+    chosen = likelihood_of(likelihood)
+    assert chosen is not None
     x, y = from_numpy(x, bnn), from_numpy(y, bnn)
     size, draws, beta = _data_size(data_size, y), whole_number("draws", draws), _number("beta", beta)
     check_generator(generator)
@@ -100,13 +100,13 @@ def elbo(
                 u = the_tensor(bnn(*args, **kwargs), output)
             else:
                 u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
-        law.check(u, y)
+        chosen.check(u, y)
         if last_layer_draws is None:
-            log_prob = law.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
+            log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
         else:
-            log_prob = last_layer_log_prob(law, last, y, last_layer_draws, last_layer_method, generator)
+            log_prob = last_layer_log_prob(chosen, last, y, last_layer_draws, last_layer_method, generator)
         if not bool(log_prob.isfinite().all()):
-            raise _not_finite(bnn, law, x, u, log_prob)
+            raise _not_finite(bnn, chosen, x, u, log_prob)
         total = total - log_prob.mean()
     assert isinstance(total, Tensor)
     nll, kl = total / draws, total_kl(bnn, generator=generator)
@@ -160,12 +160,12 @@ def _data_size(data_size: int | None, y: object) -> int:
     if data_size is None:
         raise ParameterError(
             "elbo without data_size",
-            "the KL is divided by the number of data in the whole training set, which a batch does not tell",
+            "the KL is divided by the number of examples in the whole training set, which a batch does not tell",
             "data_size=len(dataset)",
         )
     size = whole_number("data_size", data_size)
     if isinstance(y, Tensor) and y.dim() and size < len(y):
-        raise ParameterError(f"data_size={size}", f"the batch alone has {len(y)} data", "data_size=len(dataset)")
+        raise ParameterError(f"data_size={size}", f"the batch alone has {len(y)} examples", "data_size=len(dataset)")
     return size
 
 

@@ -114,7 +114,7 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
 
     scale = log(1 + exp(posterior_rho_init)), or moped_delta * |weight| with moped_enable
 
-    Unlike there, every weight is converted (embeddings and attention too), the means start at the network's own
+    Unlike there, every weight is converted (embeddings and attention too), the means are initially the network's own
     weights, and layers keep all of their options.
 
     Args:
@@ -142,7 +142,7 @@ def dnn_to_bnn(model: nn.Module, bnn_prior_parameters: Mapping[str, Any]) -> Bay
         assert isinstance(tensor, RandomTensor)
         assert tensor.loc is not None
         with torch.no_grad():
-            if given["moped_enable"]:  # a weight of 0 keeps a deviation relative to its tensor
+            if given["moped_enable"]:  # a weight of 0 keeps a standard deviation relative to its tensor
                 relative = (delta * tensor.loc.abs()).log()
                 tensor.log_scale.copy_(torch.where(tensor.loc == 0, tensor.log_scale, relative))
             else:
@@ -181,7 +181,7 @@ def _given(options: Any) -> dict[str, Any]:
     if given["posterior_mu_init"] != 0:
         raise ParameterError(
             f"{asked} with posterior_mu_init={given['posterior_mu_init']}",
-            "the means start at the network's own weights",
+            "the means are initially the network's own weights",
             "posterior_mu_init=0.0, and initialise the network's weights as you like",
         )
     return given
@@ -191,7 +191,7 @@ def get_kl_loss(model: nn.Module) -> Tensor:
     """The sum of KL(q || p) over every weight of a network that is Bayesian or contains Bayesian layers, in nats.
 
     bayesian-torch returns the sum of the means of its tensors, which is smaller by the number of weights of a tensor:
-    divide this sum by the number of data, and by nothing else.
+    divide this sum by the number of examples, and by nothing else.
 
     >>> get_kl_loss(nn.Sequential(bayes_layers.Linear(3, 2, n_mc_iter=5), nn.ReLU())).shape
     torch.Size([])

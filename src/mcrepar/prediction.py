@@ -28,9 +28,9 @@ class Classes:
     """What the draws say of classes, the class dimension being 1.
 
     Args:
-        probs: the mean probabilities, (data, classes, ...).
-        votes: the number of draws whose most probable class it is, (data, classes, ...).
-        expected_entropy: the mean of the draws' entropies, (data, ...), in nats.
+        probs: the mean probabilities, (examples, classes, ...).
+        votes: the number of draws whose most probable class it is, (examples, classes, ...).
+        expected_entropy: the mean of the draws' entropies, (examples, ...), in nats.
     """
 
     probs: Tensor
@@ -40,17 +40,17 @@ class Classes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """The law of y given x, averaged over draws of the weights; made by `predict`.
+    """The distribution of y given x, averaged over draws of the weights; made by `predict`.
 
     Var y = aleatoric + epistemic = E Var[y | W] + Var E[y | W]
 
     Args:
         draws: the number of draws of the weights.
-        mean: E y, (data, ...): the network's output without a likelihood, probabilities for classes.
+        mean: E y, (examples, ...): the network's output without a likelihood, probabilities for classes.
         aleatoric: the mean over draws of the variance of y given the weights; 0 without a likelihood.
         epistemic: the variance over draws of the mean of y given the weights.
         likelihood: of y given the output; None takes the output itself for y.
-        kept: the means of all draws, (draws, data, ...), or None where they would have passed `max_bytes`.
+        kept: the means of all draws, (draws, examples, ...), or None where they would have passed `max_bytes`.
         noise: the variances of y for all draws, likewise.
         classes: probabilities and votes, for a likelihood of classes.
     """
@@ -75,7 +75,7 @@ class Prediction:
 
     @property
     def samples(self) -> Tensor:
-        """The mean of y for every draw, (draws, data, ...)."""
+        """The mean of y for every draw, (draws, examples, ...)."""
         if self.kept is None:
             raise MethodError(
                 "the samples of a prediction",
@@ -98,7 +98,7 @@ class Prediction:
         return lower, upper
 
     def log_prob(self, y: Any) -> Tensor:
-        """The log predictive density of y, output by output: (data, ...).
+        """The log predictive density of y, output by output: (examples, ...).
 
         log p(y | x) = log mean_k p(y | x, W_k), a mixture of Normals for a Normal likelihood
 
@@ -126,12 +126,12 @@ class Prediction:
 
     @property
     def probs(self) -> Tensor:
-        """The mean probabilities of the classes, (data, classes, ...); two classes for Bernoulli."""
+        """The mean probabilities of the classes, (examples, classes, ...); two classes for Bernoulli."""
         return self._of_classes.probs
 
     @property
     def votes(self) -> Tensor:
-        """How many draws vote for each class, (data, classes, ...)."""
+        """How many draws vote for each class, (examples, classes, ...)."""
         return self._of_classes.votes
 
     @property
@@ -192,18 +192,18 @@ def predict(
     output: Output = None,
     max_bytes: int = MAX_BYTES,
 ) -> Prediction:
-    """The predictive law of a Bayesian network, in eval mode, without gradients.
+    """The predictive distribution of a Bayesian neural network, in eval mode, without gradients.
 
     p(y | x) = mean_k p(y | x, W_k), one draw W_k (with norm statistics of its own) serving all of x
 
     Inside of bnn.frozen(...) all draws are the frozen one.
 
     Args:
-        bnn: a Bayesian network, or an ordinary one that contains Bayesian layers.
+        bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers.
         x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
             of batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
         draws: the number of draws of the weights.
-        batch_size: how many data go through the network at once.
+        batch_size: how many examples go through the network at once.
         likelihood: of y: an object or "categorical", "bernoulli", "normal". None takes the outputs themselves for y
             (regression without noise); classification must be asked for.
         generator: the source of the draws, of any device; None is the default RNG.
@@ -221,17 +221,17 @@ def predict(
     draws, batch_size = whole_number("draws", draws), whole_number("batch_size", batch_size)
     max_bytes = whole_number("max_bytes", max_bytes, least=0)
     check_generator(generator)
-    law = likelihood_of(likelihood)
+    likelihood = likelihood_of(likelihood)
     batches = Batches(x, batch_size, bnn)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
         for k in _shown(draws, progress):
             with one_draw(bnn, generator, k) as call:
-                rows = [_read(law, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
+                rows = [_read(likelihood, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
             if not rows:
-                raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one datum")
+                raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
             draw = tuple(torch.cat(column) for column in zip(*rows, strict=True))
-            tally = tally or _Tally(draws, law, max_bytes, draw)
+            tally = tally or _Tally(draws, likelihood, max_bytes, draw)
             tally.add(draw)
     assert tally is not None
     return tally.prediction()
@@ -248,17 +248,17 @@ class _Tally:
 
     Args:
         draws: how many will come.
-        law: the likelihood.
+        likelihood: of y.
         max_bytes: up to which samples are kept.
         rows: those of the first draw, for their shapes.
     """
 
-    def __init__(self, draws: int, law: Likelihood | None, max_bytes: int, rows: Rows) -> None:
+    def __init__(self, draws: int, likelihood: Likelihood | None, max_bytes: int, rows: Rows) -> None:
         mean, _, *probs = rows
-        self.law, self.count = law, 0
+        self.likelihood, self.count = likelihood, 0
         self.dtype = torch.promote_types(mean.dtype, torch.float32)
         self.mean, self.squares, self.aleatoric = (torch.zeros_like(mean, dtype=torch.float64) for _ in range(3))
-        noisy = isinstance(law, Normal)  # its interval needs the noise of every draw
+        noisy = isinstance(likelihood, Normal)  # its interval needs the noise of every draw
         fits = draws * mean.nbytes * (2 if noisy else 1) <= max_bytes
         self.kept = mean.new_empty((draws, *mean.shape)) if fits else None
         self.noise = mean.new_empty((draws, *mean.shape)) if fits and noisy else None
@@ -268,7 +268,7 @@ class _Tally:
             self.expected = self.probs.sum(1)
 
     def add(self, rows: Rows) -> None:
-        """One draw of all data."""
+        """One draw of all examples."""
         mean, noise, *probs = rows
         if mean.shape != self.mean.shape:
             shapes = f"one draw gave {tuple(self.mean.shape)} and another {tuple(mean.shape)}"
@@ -277,9 +277,9 @@ class _Tally:
             if store is not None:
                 store[self.count] = column
         self.count += 1
-        deviation = mean.double() - self.mean
-        self.mean += deviation / self.count
-        self.squares += deviation * (mean.double() - self.mean)
+        step = mean.double() - self.mean
+        self.mean += step / self.count
+        self.squares += step * (mean.double() - self.mean)
         self.aleatoric += (noise.double() - self.aleatoric) / self.count
         for p in probs:
             self.probs += (p.double() - self.probs) / self.count
@@ -292,25 +292,25 @@ class _Tally:
         wrong = ~self.mean.isfinite().reshape(len(self.mean), -1).all(1)
         if bool(wrong.any()):
             first, count = int(wrong.nonzero()[0]), int(wrong.sum())
-            why = f"the output is not finite for {count} of {len(wrong)} data, the first being {first}"
+            why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"
             raise ParameterError("predict(bnn, x)", why, "an x without NaN or infinity, or look at the weights")
         classes = None
-        if isinstance(self.law, Categorical | Bernoulli):
+        if isinstance(self.likelihood, Categorical | Bernoulli):
             classes = Classes(self.probs.to(self.dtype), self.votes, self.expected.to(self.dtype))
         mean, aleatoric, epistemic = (t.to(self.dtype) for t in (self.mean, self.aleatoric, self.squares / self.count))
-        return Prediction(self.count, mean, aleatoric, epistemic, self.law, self.kept, self.noise, classes)
+        return Prediction(self.count, mean, aleatoric, epistemic, self.likelihood, self.kept, self.noise, classes)
 
 
-def _read(law: Likelihood | None, out: Tensor) -> Rows:
-    """Mean and variance of y, and the probabilities of classes, (data, classes, ...), on the CPU."""
-    if law is None:
+def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
+    """Mean and variance of y, and the probabilities of classes, (examples, classes, ...), on the CPU."""
+    if likelihood is None:
         return out.cpu(), torch.zeros_like(out, device="cpu")
-    law.check_output(out)
-    columns = [law.mean(out), law.aleatoric(out)]
-    if isinstance(law, Categorical):
+    likelihood.check_output(out)
+    columns = [likelihood.mean(out), likelihood.aleatoric(out)]
+    if isinstance(likelihood, Categorical):
         columns.append(columns[0])
-    elif isinstance(law, Bernoulli):
-        yes = law.probs(out)
+    elif isinstance(likelihood, Bernoulli):
+        yes = likelihood.probs(out)
         columns.append(torch.stack([1 - yes, yes], 1))
     return tuple(column.cpu() for column in columns)
 

@@ -64,7 +64,7 @@ def test_packed_sequences_are_batches():
     x = nn.utils.rnn.pack_sequence([data(3), data(2)])
     for form in ([x], [(x, "a target")]):
         assert predict(bnn, form, draws=3).mean.shape == (2, 2)
-    with pytest.raises(ParameterError, match=r"PackedSequence: its data are not in dimension 0.*. Use \[x\]"):
+    with pytest.raises(ParameterError, match=r"PackedSequence: its examples are not in dimension 0.*. Use \[x\]"):
         predict(bnn, x, draws=2)
 
 
@@ -109,7 +109,7 @@ def test_a_shuffled_loader_is_noticed():
         ({}, "no tensor"),
         ([], "no batch"),
         (data(0), "no batch"),
-        (torch.tensor(1.0), "no tensor of data"),
+        (torch.tensor(1.0), "no tensor with examples"),
     ],
 )
 def test_an_x_that_cannot_be_is_refused(x, words):

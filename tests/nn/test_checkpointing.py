@@ -131,13 +131,15 @@ def test_tied_weights_in_a_region_and_outside_of_it():
 @pytest.mark.parametrize("name", BLOCKS)
 def test_reentrant_regions_inside_a_network_are_refused(name):
     """By the time of the backward the draw is gone: an error, never another draw."""
-    with pytest.raises(MethodError, match=r"outside of its Bayesian network.*or checkpoint\(.*use_reentrant=False"):
+    with pytest.raises(
+        MethodError, match=r"outside of its Bayesian neural network.*or checkpoint\(.*use_reentrant=False"
+    ):
         gradients(built(name, use_reentrant=True), select="*bias*")
 
 
 def test_without_a_way_to_find_the_region_it_is_refused(monkeypatch):
     monkeypatch.setattr(swap, "_frame", lambda: None)
-    with pytest.raises(MethodError, match="running a Linear outside of its Bayesian network"):
+    with pytest.raises(MethodError, match="running a Linear outside of its Bayesian neural network"):
         gradients(built("dense", **APART))
 
 

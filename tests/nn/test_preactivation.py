@@ -208,10 +208,10 @@ REFUSED = {
     "convolution": (nn.Conv1d(3, 2, 1), {}, NOT_DENSE),
     "shared": (Twice(), {}, "layer: it is used more than once"),
     "tied": (Tied(), {}, "head.weight: it is tied to embedding.weight"),
-    "laplace": (plain(), {"posterior": "laplace"}, "under its posterior 'laplace' the output has no law"),
+    "laplace": (plain(), {"posterior": "laplace"}, "under its posterior 'laplace' the output has no distribution"),
     "lognormal": (plain(), {"posterior": "lognormal", "signs": "keep", "prior": "lognormal"}, "'lognormal'"),
     "fixed": (plain(nn.Tanh(), nn.Linear(3, 2)), {"select": "0.*"}, "2: neither its weight nor its bias is random"),
-    "per_example": (plain(), {"forward": "per_example"}, "datum by datum"),
+    "per_example": (plain(), {"forward": "per_example"}, "example by example"),
 }
 
 

@@ -58,7 +58,7 @@ class Batches:
         self.device = next((p.device for p in net.parameters()), torch.device("cpu"))
         self.first: list[Tensor] | None = None
         if isinstance(x, PackedSequence):
-            why = "its data are not in dimension 0, where x is cut into batches"
+            why = "its examples are not in dimension 0, where x is cut into batches"
             raise ParameterError("predict(bnn, x) with x a PackedSequence", why, "[x], a list of batches")
         asked = f"predict(bnn, x) with x a {type(x).__name__}"
         if isinstance(x, Dataset) and not isinstance(x, IterableDataset):
@@ -86,8 +86,8 @@ class Batches:
         leaves, spec = pytree.tree_flatten(dict(self.x) if isinstance(self.x, Mapping) else self.x)
         lengths = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
         if len(lengths) != 1:
-            why = f"its tensors have the lengths {sorted(lengths)}" if lengths else "it holds no tensor of data"
-            raise ParameterError("predict(bnn, x)", why, "tensors whose dimension 0 is the data")
+            why = f"its tensors have the lengths {sorted(lengths)}" if lengths else "it holds no tensor with examples"
+            raise ParameterError("predict(bnn, x)", why, "tensors with the examples in dimension 0")
         for k in range(0, lengths.pop(), self.size):
             cut = [t[k : k + self.size] if isinstance(t, Tensor) and t.dim() else t for t in leaves]
             yield pytree.tree_unflatten(cut, spec)
@@ -98,13 +98,13 @@ class Batches:
             yield batch[0] if several and batch else batch
 
     def _check_first(self, leaves: list[Any]) -> None:
-        """All draws must see the same data in the same order."""
+        """All draws must see the same examples in the same order."""
         tensors = [leaf.data for leaf in leaves if isinstance(leaf, Tensor | PackedSequence)]
         if self.first is None:
             self.first = [t.clone() for t in tensors]
         elif len(self.first) != len(tensors) or not all(map(torch.equal, self.first, tensors)):
             raise ParameterError(
-                "predict(bnn, x)", "x gives its data in another order every time", "shuffle=False, no augmentation"
+                "predict(bnn, x)", "x gives its examples in another order every time", "shuffle=False, no augmentation"
             )
 
 

@@ -30,7 +30,9 @@ from mcrepar.nn.rank1 import RankOne
 
 Json = Any
 Tensors = Mapping[tuple[str, ...], RandomTensor | RankOne]
-DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # what a foreign prior may be made of, with its arguments
+DISTRIBUTIONS: Mapping[
+    str, tuple[str, ...]
+] = {  # the torch distributions that a prior may be made of, with its arguments
     "Beta": ("concentration1", "concentration0"),
     "Categorical": ("probs",),
     "Cauchy": ("loc", "scale"),

@@ -147,7 +147,8 @@ class Diagnosis:
             )
         names = [t.name for t in self.tensors if t.lost(0.99)]
         if names and not self.collapsed:
-            found.append(f"All weights of {_listed(names)} are at the prior: these tensors carry noise alone.")
+            listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            found.append(f"All weights of {listed} are at the prior: these tensors carry noise alone.")
         return tuple(found)
 
     @property
@@ -168,7 +169,7 @@ class Diagnosis:
         lines = [
             f"{self.weights:,} random weights in {len(self.tensors)} tensors, effectively {self.effective:,.0f}.",
             "How far their scales moved is not known." if self.moved is None else
-            f"Since the start their scales have changed by the factor {math.exp(self.moved):.3g} in the mean.",
+            f"Since their initialisation their scales have changed by the factor {math.exp(self.moved):.3g} in the mean.",
             f"The noise of {noisy:.0%} is larger than their mean.",
             f"The KL is {self.kl:,.4g} nats, {self.kl / self.weights:.3g} per weight, most of it in {most.name} "
             f"({most.kl_per_weight:.3g} per weight).",
@@ -189,7 +190,7 @@ def diagnosis(
     generator: torch.Generator | None = None,
     output: Output = None,
 ) -> Diagnosis:
-    """What became of the posterior of a Bayesian network, or of one with Bayesian parts; see `bnn.diagnose`.
+    """What became of the posterior of a Bayesian neural network, or of one with Bayesian parts; see `bnn.diagnose`.
 
     Args:
         net: the network.
@@ -201,25 +202,25 @@ def diagnosis(
     """
     parts = random_parts(net, "a diagnosis of")
     check_generator(generator)
-    draws, law = whole_number("draws", draws), likelihood_of(likelihood)
-    if x is not None and law is None:
+    draws, likelihood = whole_number("draws", draws), likelihood_of(likelihood)
+    if x is not None and likelihood is None:
         why = "the mutual information is one of the weights and of y, which the network's output alone does not tell"
         raise ParameterError("diagnose(x) without a likelihood", why, "diagnose(x, likelihood='categorical')")
     with torch.no_grad():
-        tensors = tuple(row for part in parts for random in random_tensors(part).values() for row in _rows(random))
-        told = None if x is None or law is None else _mutual_information(net, x, law, draws, generator, output)
+        every = [random for part in parts for random in random_tensors(part).values()]
+        tensors = tuple(_row(t, random) for random in every for t in random.tensors)
+        told = None
+        if x is not None and likelihood is not None:
+            told = _mutual_information(net, x, likelihood, draws, generator, output)
     found = Diagnosis(tensors, told)
     if found.collapsed:
         warnings.warn(found.advice[0], CollapseWarning, stacklevel=3)
     return found
 
 
-def _rows(random: RandomTensor | RankOne) -> list[TensorDiagnosis]:
-    members = len(random.outputs) if isinstance(random, RankOne) else 1
-    return [_row(tensor, members, isinstance(random, RankOne)) for tensor in random.tensors]
-
-
-def _row(tensor: RandomTensor, members: int, factors: bool) -> TensorDiagnosis:
+def _row(tensor: RandomTensor, random: RandomTensor | RankOne) -> TensorDiagnosis:
+    factors = isinstance(random, RankOne)
+    members = random.members if isinstance(random, RankOne) else 1
     q, log_scale = tensor.posterior, tensor.log_scale.double()
     p, size = tensor.prior(q), log_scale.numel()
     first = tensor.initial
@@ -312,7 +313,7 @@ def _sampled(q: Posterior, p: Prior) -> Tensor:
 
 
 def _mutual_information(
-    net: nn.Module, x: Any, law: Likelihood, draws: int, generator: torch.Generator | None, output: Output
+    net: nn.Module, x: Any, likelihood: Likelihood, draws: int, generator: torch.Generator | None, output: Output
 ) -> float:
     """The mean over the examples; where y is no class, as if its mean had a Normal distribution over the draws."""
     batches, rows = Batches(x, 256, net), []
@@ -320,13 +321,12 @@ def _mutual_information(
         for k in range(draws):
             with one_draw(net, generator, k) as call:
                 outs = torch.cat([the_tensor(call(*args, **kwargs), output) for args, kwargs in batches])
-            law.check_output(outs)
-            rows.append((law.mean(outs).double(), law.aleatoric(outs).double()))
+            likelihood.check_output(outs)
+            rows.append((likelihood.mean(outs).double(), likelihood.aleatoric(outs).double()))
     means, noise = (torch.stack(column) for column in zip(*rows, strict=True))
-    if isinstance(law, Categorical | Bernoulli):
-        probs = means if isinstance(law, Categorical) else torch.stack([1 - means, means])
-        draw = 0 if isinstance(law, Categorical) else 1
-        told = torch.special.entr(probs.mean(draw)) - torch.special.entr(probs).mean(draw)
+    if isinstance(likelihood, Categorical | Bernoulli):
+        probs = means.unsqueeze(1) if isinstance(likelihood, Categorical) else torch.stack([1 - means, means], 1)
+        told = torch.special.entr(probs.mean(0)) - torch.special.entr(probs).mean(0)
     else:
         told = 0.5 * torch.log1p(means.var(0, correction=0) / noise.mean(0))
     return float(told.sum()) / means.shape[1]
@@ -343,7 +343,3 @@ def _share(pairs: Sequence[tuple[float | None, int]]) -> float | None:
 
 def _number(value: float | None, how: str) -> str:
     return "?" if value is None else format(value, how)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

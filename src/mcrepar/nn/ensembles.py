@@ -1,4 +1,4 @@
-"""Draws of a Bayesian network as an ordinary one, for export: its answer is the mean over them."""
+"""Draws of a Bayesian neural network as an ordinary one, for export: its answer is the mean over them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ensemble(
     To the exporters it is a forward(*args): a batch of any size is dynamic_shapes=(({0: Dim.AUTO},),).
 
     Args:
-        bnn: a Bayesian network, or an ordinary one that contains Bayesian layers; it is left as it is.
+        bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is left as it is.
         draws: how many copies of the network the module holds.
         likelihood: of y: an object or "categorical", "bernoulli", "normal"; None averages the outputs themselves.
         generator: the source of the draws; None is the default RNG.
@@ -69,7 +69,7 @@ def ensemble(
     random_parts(bnn, "an ensemble of")
     draws = whole_number("draws", draws)
     check_generator(generator)
-    law = likelihood_of(likelihood)
+    checked = likelihood_of(likelihood)
     with evaluating(bnn), torch.no_grad():
         members = [plain_draw(bnn, generator) for _ in range(draws)]
-    return Ensemble(members, copy.deepcopy(law), output).eval()
+    return Ensemble(members, copy.deepcopy(checked), output).eval()

@@ -1,7 +1,7 @@
 """The mean log likelihood over M draws of the last dense layer's output (the paper's section 4.2, corrected by D5).
 
 What autograd keeps are a few tensors of the output's size, whatever M:
-regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, with t from the law of the means
+regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, with t from the distribution of the means
 binary       fixed nodes in zeta for the limit; or a quadratic function of u (a bound, a Taylor polynomial), d_P = 3
 classes      mean_i of the gradient, accumulated draw by draw beside the value
 """
@@ -26,14 +26,14 @@ from mcrepar.errors import MethodError, ParameterError, TaylorWarning
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn.preactivation import Preactivation
 
-NODES = 20  # of a Gauss rule: error below 1e-4 for deviations of u up to 2
+NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
 CHUNK = 2**18  # elements of noise that a stream holds at once
 TAYLOR = (-math.log(2), 1 / 2, -1 / 8, 0.0, 1 / 192)  # of log sigmoid(u) about 0
 
 
 def log_prob(
     likelihood: Likelihood,
-    law: Preactivation,
+    u: Preactivation,
     y: Tensor,
     draws: int | str,
     method: str | None = None,
@@ -43,8 +43,8 @@ def log_prob(
 
     Args:
         likelihood: Normal with one scale, Bernoulli or Categorical.
-        law: of the output.
-        y: the data.
+        u: the distribution of the output.
+        y: as the likelihood takes it.
         draws: M, or "exact" for M -> infinity.
         method: for Bernoulli "stream" (the default for M draws), "quadrature" (the default for "exact", which is
             all that it computes), "bound" or "taylor".
@@ -59,7 +59,7 @@ def log_prob(
         why = f"{type(likelihood).__name__} has no such method"
         raise MethodError(f"last_layer_method={method!r}", why, " or ".join(map(repr, methods)))
     default = "stream" if m is not None and "stream" in methods else next(iter(methods))
-    return methods[method or default](likelihood, law, y, m, generator)
+    return methods[method or default](likelihood, u, y, m, generator)
 
 
 def _draws(draws: object) -> int | None:
@@ -71,32 +71,32 @@ def _draws(draws: object) -> int | None:
 
 
 def _square(
-    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """Regression: (y - a)^2 - 2 (y - a) b t1 + b^2 t2."""
-    first, second = law.deviations(draws, generator)
-    residual, (_, log_scale) = y - law.loc, likelihood.split(law.loc)
+    first, second = u.deviations(draws, generator)
+    residual, (_, log_scale) = y - u.loc, likelihood.split(u.loc)
     out: Tensor = likelihood.log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
     return out
 
 
 def _bound(
-    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """Jaakkola-Jordan: log sigmoid(u) >= log sigmoid(e) + (u - e) / 2 - lambda(e) (u^2 - e^2), at e^2 = E u^2.
 
     The best e is a stationary point, so no gradient goes through it.
     """
     with torch.no_grad():
-        e2 = (law.loc.square() + law.deviations(None)[1]).clamp_min(torch.finfo(law.loc.dtype).tiny)
+        e2 = (u.loc.square() + u.deviations(None)[1]).clamp_min(torch.finfo(u.loc.dtype).tiny)
         e = e2.sqrt()
         curve = torch.tanh(e / 2) / (4 * e)
         constant = F.logsigmoid(e) - e / 2 + curve * e2
-    return _quadratic(law, y, draws, generator, constant, -curve)
+    return _quadratic(u, y, draws, generator, constant, -curve)
 
 
 def _taylor(
-    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """The polynomial log sigmoid(u) ~ -log 2 + u/2 - u^2/8 (the paper prints u^2/4)."""
     warnings.warn(
@@ -105,11 +105,11 @@ def _taylor(
         TaylorWarning,
         stacklevel=4,
     )
-    return _quadratic(law, y, draws, generator, TAYLOR[0], TAYLOR[2])
+    return _quadratic(u, y, draws, generator, TAYLOR[0], TAYLOR[2])
 
 
 def _quadratic(
-    law: Preactivation,
+    u: Preactivation,
     y: Tensor,
     draws: int | None,
     generator: torch.Generator | None,
@@ -117,33 +117,33 @@ def _quadratic(
     curve: Tensor | float,
 ) -> Tensor:
     """The mean of constant + (y - 1/2) u + curve u^2."""
-    first, second = law.deviations(draws, generator)
-    square = law.loc.square() + 2 * law.loc * first + second
-    values = constant + (y.to(law.loc.dtype) - 0.5) * (law.loc + first) + curve * square
+    first, second = u.deviations(draws, generator)
+    square = u.loc.square() + 2 * u.loc * first + second
+    values = constant + (y.to(u.loc.dtype) - 0.5) * (u.loc + first) + curve * square
     return values.reshape(len(values), -1).sum(1)
 
 
 def _stream(
-    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """mean_i log p(y | u_i) with its gradient accumulated beside it (Theorem S1)."""
     if draws is None:
         raise MethodError("last_layer_draws='exact'", "this mean has no closed form", "a number such as 1000")
-    if isinstance(likelihood, Categorical) and law.loc.dim() != 2:
-        why = f"the layer's output has {law.loc.dim()} dimensions, so that classes are not its outputs"
+    if isinstance(likelihood, Categorical) and u.loc.dim() != 2:
+        why = f"the layer's output has {u.loc.dim()} dimensions, so that classes are not its outputs"
         raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
 
     def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
-        chunk = max(1, CHUNK // law.loc.numel())
-        for start in range(0, draws, chunk):
-            zetas = law.draw(min(chunk, draws - start), generator)
+        chunk = max(1, CHUNK // u.loc.numel())
+        for first in range(0, draws, chunk):
+            zetas = u.draw(min(chunk, draws - first), generator)
             yield zetas, zetas[0].new_full((len(zetas[0]),), 1 / draws)
 
-    return _mean(likelihood, law, y, nodes)
+    return _mean(likelihood, u, y, nodes)
 
 
 def _quadrature(
-    likelihood: Any, law: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """sum_n omega_n log p(y | a + b x_n), the product of two rules for two parts."""
     if draws is not None:
@@ -151,17 +151,17 @@ def _quadrature(
         raise MethodError(
             f"last_layer_draws={draws} with last_layer_method='quadrature'", why, "last_layer_draws='exact'"
         )
-    rules = [_gauss(part.noise) for part in law.parts]
+    rules = [_gauss(part.noise) for part in u.parts]
     points = np.stack(np.meshgrid(*(x for x, _ in rules), indexing="ij")).reshape(len(rules), -1)
     weights = np.prod(np.meshgrid(*(w for _, w in rules), indexing="ij"), axis=0).reshape(-1)
 
     def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
-        chunk = max(1, CHUNK // law.loc.numel())
-        for start in range(0, len(weights), chunk):
-            x, omega = (torch.as_tensor(v[..., start : start + chunk]).to(law.loc) for v in (points, weights))
-            yield [row.view(-1, *[1] * law.loc.dim()) for row in x], omega
+        chunk = max(1, CHUNK // u.loc.numel())
+        for first in range(0, len(weights), chunk):
+            x, omega = (torch.as_tensor(v[..., first : first + chunk]).to(u.loc) for v in (points, weights))
+            yield [row.view(-1, *[1] * u.loc.dim()) for row in x], omega
 
-    return _mean(likelihood, law, y, nodes)
+    return _mean(likelihood, u, y, nodes)
 
 
 @lru_cache(maxsize=64)
@@ -182,9 +182,9 @@ def _gauss(noise: Noise) -> Rule:
 Nodes = Callable[[], Iterator[tuple[list[Tensor], Tensor]]]  # zeta of every part (nodes, ...), and their weights
 
 
-def _mean(likelihood: Likelihood, law: Preactivation, y: Tensor, nodes: Nodes) -> Tensor:
-    spreads = [part.spread for part in law.parts]
-    mean: Tensor = _Mean.apply(likelihood, y, nodes, law.loc, *spreads)  # type: ignore[no-untyped-call]
+def _mean(likelihood: Likelihood, u: Preactivation, y: Tensor, nodes: Nodes) -> Tensor:
+    spreads = [part.spread for part in u.parts]
+    mean: Tensor = _Mean.apply(likelihood, y, nodes, u.loc, *spreads)  # type: ignore[no-untyped-call]
     return mean
 
 

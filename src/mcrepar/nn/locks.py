@@ -134,7 +134,7 @@ if sys.platform != "win32":  # a fork may come at any time after a lock was made
 
 @contextlib.contextmanager
 def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
-    """A context in which this thread runs these Bayesian networks in eval mode, and no other thread does."""
+    """A context in which this thread runs these Bayesian neural networks in eval mode, and no other thread does."""
     token = _PREDICTED.set(_PREDICTED.get() | {id(network) for network in networks})
     try:
         yield
@@ -154,7 +154,7 @@ def measuring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_mode(network: nn.Module) -> Iterator[None]:
-    """The layers of a Bayesian network in the mode in which this thread runs it, for as long as its lock is held."""
+    """The layers of a Bayesian neural network in the mode in which this thread runs it, for as long as its lock is held."""
     layers = [m for m in network.modules() if m.training] if id(network) in _PREDICTED.get() else []
     for layer in layers:
         layer.training = False

@@ -32,7 +32,7 @@ _SWITCHED: dict[
 
 @contextlib.contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Eval mode for this thread: a Bayesian network takes it only while this thread runs it, under its lock.
+    """Eval mode for this thread: a Bayesian neural network takes it only while this thread runs it, under its lock.
 
     Layers around Bayesian ones have no lock. They are switched until the last of the threads that predict is done. That
     is refused where another thread trains them, and so is training them meanwhile.

@@ -1,6 +1,6 @@
-"""The law of the last dense layer's output, given the features that enter it: M draws cost one forward (D5).
+"""The distribution of the last dense layer's output, given the features that enter it: M draws cost one forward (D5).
 
-With the features h of a datum, the output of a layer with Normal or Radial weights is u = a + sum_p b_p zeta_p, where
+With the features h of an example, the output of a layer with Normal or Radial weights is u = a + sum_p b_p zeta_p, where
 a = h loc^T, b^2 = (h^2) (scale^2)^T, and the parts p are the weight and a random bias. Only zeta has M draws.
 """
 
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Preactivation:
-    """The law of the last layer's output given its input: u = loc + sum of the parts.
+    """The distribution of the last layer's output given its input: u = loc + sum of the parts.
 
     Args:
         loc: a, (batch, ..., outputs).
@@ -105,8 +105,8 @@ class Preactivation:
             means = [part.noise.project_means(source, draws, *part.square.shape) for part in self.parts]
             if len(means) == 1:
                 return means, None
-            deviation = math.sqrt(math.prod(part.variance for part in self.parts) / draws)
-            return means, source.normal(*self.loc.shape, std=deviation)  # uncorrelated with all the others
+            std = math.sqrt(math.prod(part.variance for part in self.parts) / draws)
+            return means, source.normal(*self.loc.shape, std=std)  # uncorrelated with all the others
         zetas = self.draw(draws, generator)
         cross = (zetas[0] * zetas[1]).mean(0) if len(zetas) == 2 else None
         return [(zeta.mean(0), zeta.square().mean(0)) for zeta in zetas], cross
@@ -116,7 +116,7 @@ class Preactivation:
 
 
 def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[Any, Preactivation]:
-    """The output of a forward, and the law of that output given the input of the last dense layer.
+    """The output of a forward, and the distribution of that output given the input of the last dense layer.
 
     Args:
         owners: the Bayesian parts of the network.
@@ -125,7 +125,7 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
     homes = {m: (owner, name) for owner in owners for name, m in owner.net.named_modules() if _dense(m)}
     for owner in owners:
         if owner.mode == "per_example" or frozen_weights(owner) is not None:
-            what = "its layers run datum by datum" if owner.mode == "per_example" else "its weights are frozen"
+            what = "its layers run example by example" if owner.mode == "per_example" else "its weights are frozen"
             raise MethodError("last_layer_draws", what, "forward='weights' or 'local', outside of frozen(...)")
     seen: list[_Use] = []
 
@@ -177,7 +177,7 @@ def _dense(module: nn.Module) -> bool:
 
 
 def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, name: str) -> Preactivation:
-    """The law of a dense layer's output given its features, from the posteriors of its weight and bias."""
+    """The distribution of a dense layer's output given its features, from the posteriors of its weight and bias."""
     tensors = {kind: _random(owner, f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias")}
     if not any(tensors.values()):
         raise _refusal(name, "neither its weight nor its bias is random")
@@ -206,7 +206,9 @@ def _random(owner: BayesianModule, name: str) -> RandomTensor | None:
         form, noise = tensor.options.posterior.form, tensor.posterior.noise
         if tensor.loc is None or form.outer.name != "identity" or not noise.projects:
             family = tensor.options.posterior.name
-            raise _refusal(name, f"under its posterior {family!r} the output has no law that can be drawn at once")
+            raise _refusal(
+                name, f"under its posterior {family!r} the output has no distribution that can be drawn at once"
+            )
         return tensor
     return None
 

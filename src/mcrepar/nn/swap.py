@@ -129,7 +129,7 @@ class Guard:
         for name in self.names:
             if layer._parameters[name] is None:
                 raise MethodError(
-                    f"running a {type(layer).__name__} outside of its Bayesian network",
+                    f"running a {type(layer).__name__} outside of its Bayesian neural network",
                     f"its {name} is random and is drawn by the network's forward only, also when activation "
                     "checkpointing inside the network runs a layer again with use_reentrant=True",
                     "bnn(x), bnn.to_module(), or checkpoint(..., use_reentrant=False)",

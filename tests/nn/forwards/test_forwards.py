@@ -1,6 +1,6 @@
-"""How a draw enters the forward: every way has the mean and the variance of `weights` for each datum (float64).
+"""How a draw enters the forward: every way has the mean and the variance of `weights` for each example (float64).
 
-Moments of one datum are compared in z-scores of independent draws with fixed seeds; |z| > 5 by chance: 6e-7 each.
+Moments of one example are compared in z-scores of independent draws with fixed seeds; |z| > 5 by chance: 6e-7 each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def made(build, name: str, forward: str, **options) -> mcrepar.BayesianModule:
 
 
 def outputs(bnn: mcrepar.BayesianModule, x: Tensor, draws: int = DRAWS, seed: int = 2) -> Tensor:
-    """(draws, batch, numbers); in one forward where copies of a datum have draws of their own."""
+    """(draws, batch, numbers); in one forward where copies of a example have draws of their own."""
     torch.manual_seed(seed)
     with torch.no_grad():
         if bnn.mode in ("local", "per_example"):
@@ -73,7 +73,7 @@ CASES = [
 
 @pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize(("forward", "layer", "name"), CASES)
-def test_each_datum_has_the_law_of_weights(forward, layer, name):
+def test_each_example_has_the_distribution_of_weights(forward, layer, name):
     build, shape = LAYERS[layer]
     x = randn(2, *shape)
     draws = DRAWS if forward == "flipout" else 2000
@@ -92,7 +92,7 @@ def test_each_datum_has_the_law_of_weights(forward, layer, name):
 
 
 def test_local_radial_outputs_have_their_joint_law():
-    """Products of squares of two outputs of one datum: not those of independent noise (the radius is shared)."""
+    """Products of squares of two outputs of one example: not those of independent noise (the radius is shared)."""
     x = randn(1, 4)
     local, shared = (outputs(made(LAYERS["dense without bias"][0], "radial", f), x, 20_000 if f == "local" else 2500)
                      for f in ("local", "weights"))  # fmt: skip
@@ -162,7 +162,7 @@ def test_every_gradient_is_there(forward, layer):
 @pytest.mark.filterwarnings(POSITIONS)
 @pytest.mark.parametrize("forward", ["local", "flipout"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_one_datum_without_a_batch(forward, layer):
+def test_one_example_without_a_batch(forward, layer):
     build, shape = LAYERS[layer]
     bnn, x = made(build, "normal", forward), randn(*shape)
     torch.manual_seed(1)

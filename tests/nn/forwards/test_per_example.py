@@ -1,4 +1,4 @@
-"""An own draw for every datum: outputs are joined where the network has its data, in its dtype."""
+"""An own draw for every example: outputs are joined where the network has its data, in its dtype."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NETWORKS = {
     "transposed": (Transposed, (5, 4)),
     "one layer": (lambda: nn.LSTM(4, 3, batch_first=True), (5, 6, 4)),
     "layers": (lambda: nn.GRU(4, 3, 2, bidirectional=True, batch_first=True), (5, 6, 4)),
-    "one datum": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 6, 4)),
+    "one example": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 6, 4)),
     "layers as data": (lambda: nn.LSTM(4, 3, 2, batch_first=True), (2, 6, 4)),
 }
 
@@ -145,7 +145,7 @@ class Masked(nn.Module):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("length", [5, 6])
 def test_data_are_passed_by_position_and_what_they_share_by_keyword(length):
-    """Also where the length of a sequence happens to be the number of data."""
+    """Also where the length of a sequence happens to be the number of examples."""
     torch.manual_seed(0)
     bnn = bayesian(Masked().double(), start_std=1e-12, forward="per_example")
     x, mask = randn(5, length, 4), torch.full((length, length), -torch.inf).double().triu(1)
