@@ -186,38 +186,13 @@ def _not_finite(bnn: nn.Module, likelihood: Likelihood, x: Any, output: Tensor, 
 # ---- the weight of the KL
 
 
-def _graves(step: int) -> float:
-    return 1.0
-
-
-def _blundell(step: int, batches: int) -> float:
-    i = step % batches + 1
-    return float(batches * 2.0**-i / (1 - 2.0**-batches))  # B 2^(B-i) / (2^B - 1) without its overflow
-
-
-def _paper(step: int, batch_size: int) -> float:
-    return float(batch_size)
-
-
-def _constant(step: int, beta: float) -> float:
-    return beta
-
-
-def _linear(step: int, steps: int, beta: float = 1.0) -> float:
-    return beta * min(1.0, step / steps)
-
-
-def _cyclic(step: int, period: int, ratio: float = 0.5, beta: float = 1.0) -> float:
-    return beta * min(1.0, (step % period) / (period * ratio))
-
-
 SCHEDULES: Mapping[str, Callable[..., float]] = {
-    "graves": _graves,
-    "blundell": _blundell,
-    "paper": _paper,
-    "constant": _constant,
-    "linear": _linear,
-    "cyclic": _cyclic,
+    "graves": lambda step: 1.0,
+    "blundell": lambda step, batches: batches * 2.0 ** -(step % batches + 1) / (1 - 2.0**-batches),  # without overflow
+    "paper": lambda step, batch_size: float(batch_size),
+    "constant": lambda step, beta: beta,
+    "linear": lambda step, steps, beta=1.0: beta * min(1.0, step / steps),
+    "cyclic": lambda step, period, ratio=0.5, beta=1.0: beta * min(1.0, (step % period) / (period * ratio)),
 }
 
 
@@ -270,13 +245,12 @@ def kl_weight(name: str, **options: float) -> KLWeight:
 
 
 def _option(name: str, value: float) -> float:
-    if name == "beta":
-        return _number(name, value)
-    if name == "ratio":
-        if not 0 < _number(name, value) <= 1:
-            raise ParameterError(f"ratio={value}", "it is no share of a period", "a number above 0 and up to 1")
-        return value
-    return whole_number(name, value)
+    if name not in ("beta", "ratio"):
+        return whole_number(name, value)
+    number = _number(name, value)
+    if name == "ratio" and not 0 < number <= 1:
+        raise ParameterError(f"ratio={value}", "it is no share of a period", "a number above 0 and up to 1")
+    return number
 
 
 def _number(name: str, value: object) -> float:

@@ -17,7 +17,6 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 
-from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
@@ -91,16 +90,6 @@ class Shelf:
         return self.tensors[item["tensor"]].requires_grad_(bool(item["learned"]))
 
 
-def describe_posterior(q: Posterior, shelf: Shelf) -> Json:
-    """The family and its fixed values."""
-    return {"family": q.name, "fixed": {name: shelf.put(value) for name, value in q.fixed.items()}}
-
-
-def posterior_from(item: Json, shelf: Shelf) -> Posterior:
-    """The template that was described."""
-    return posterior(item["family"], **{name: shelf.take(value) for name, value in item["fixed"].items()})
-
-
 def describe_prior(p: Prior, shelf: Shelf) -> Json:
     """The family and its values, words included, or the torch distribution it was made of."""
     values = {name: shelf.put(value) for name, value in p.values.items()}
@@ -144,27 +133,15 @@ def _argument(value: Json, shelf: Shelf) -> Any:
     return _distribution(value, shelf) if isinstance(value, dict) and "class" in value else shelf.take(value)
 
 
-def describe_options(options: Options) -> Json:
-    """The estimator and the initial values; the two families are described apart, for tensors share them."""
-    return {
-        "estimator": asdict(options.estimator),
-        "start_std": float(options.initial_std),
-        "pretrained": bool(options.pretrained),
-        "signs": options.signs,
-    }
-
-
-def options_from(item: Json, q: Posterior, p: Prior) -> Options:
-    """The options that were described."""
-    return Options(q, p, Estimator(**item["estimator"]), item["start_std"], item["pretrained"], item["signs"])
-
-
 def describe_random(random: Tensors, shelf: Shelf) -> dict[str, Json]:
     """How every random tensor of a network came to be; templates and priors that tensors share are described once."""
     posteriors = {id(tensor.options.posterior): tensor.options.posterior for tensor in random.values()}
     priors = {id(tensor.options.prior): tensor.options.prior for tensor in random.values()}
     return {
-        "posteriors": [describe_posterior(q, shelf) for q in posteriors.values()],
+        "posteriors": [
+            {"family": q.name, "fixed": {name: shelf.put(value) for name, value in q.fixed.items()}}
+            for q in posteriors.values()
+        ],
         "priors": [describe_prior(p, shelf) for p in priors.values()],
         "random": [
             {
@@ -173,7 +150,10 @@ def describe_random(random: Tensors, shelf: Shelf) -> dict[str, Json]:
                 "dtype": dtype_name(tensor.log_scale),
                 "posterior": list(posteriors).index(id(tensor.options.posterior)),
                 "prior": list(priors).index(id(tensor.options.prior)),
-                **describe_options(tensor.options),
+                "estimator": asdict(tensor.options.estimator),
+                "start_std": float(tensor.options.initial_std),
+                "pretrained": bool(tensor.options.pretrained),
+                "signs": tensor.options.signs,
                 "initial": [t.initial for t in tensor.tensors],
             }
             for names, tensor in random.items()
@@ -183,10 +163,20 @@ def describe_random(random: Tensors, shelf: Shelf) -> dict[str, Json]:
 
 def random_from(config: Mapping[str, Json], shelf: Shelf) -> dict[tuple[str, ...], Options]:
     """The options of every random tensor, by its names in the network."""
-    posteriors = [posterior_from(item, shelf) for item in config["posteriors"]]
+    posteriors = [
+        posterior(item["family"], **{name: shelf.take(value) for name, value in item["fixed"].items()})
+        for item in config["posteriors"]
+    ]
     priors = [prior_from(item, shelf) for item in config["priors"]]
     return {
-        tuple(item["names"]): options_from(item, posteriors[item["posterior"]], priors[item["prior"]])
+        tuple(item["names"]): Options(
+            posteriors[item["posterior"]],
+            priors[item["prior"]],
+            Estimator(**item["estimator"]),
+            item["start_std"],
+            item["pretrained"],
+            item["signs"],
+        )
         for item in config["random"]
     }
 

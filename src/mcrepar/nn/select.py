@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -145,16 +145,15 @@ def check_overrides(chosen: Sequence[Place], overrides: Any, known: Sequence[str
         raise ParameterError(wrong, "it is not a dict of dicts", '{"head.*": {"prior": "laplace"}}')
     for key, options in overrides.items():
         if not any(_applies(key, place) for place in chosen):
-            raise _unknown("overrides", key if isinstance(key, str) else _title(key), chosen)
+            title = key if isinstance(key, str) else (key if isinstance(key, type) else type(key)).__name__
+            raise _unknown("overrides", title, chosen)
         for option in options:
             if option not in known:
                 raise ParameterError(f"overrides with {option!r}", "there is no such option", ", ".join(known))
 
 
 def _rank(key: Any) -> int:
-    if isinstance(key, type):
-        return 0
-    return 1 if isinstance(key, nn.Module) else 2
+    return 0 if isinstance(key, type) else 1 if isinstance(key, nn.Module) else 2
 
 
 def _applies(key: Any, place: Place) -> bool:
@@ -162,19 +161,11 @@ def _applies(key: Any, place: Place) -> bool:
         return _matches(key, place)
     if isinstance(key, type):
         return any(isinstance(owner, key) for owner in place.owners)
-    return any(owner is inner for owner in place.owners for inner in _inside(key))
-
-
-def _inside(module: Any) -> Iterator[nn.Module]:
-    return module.modules() if isinstance(module, nn.Module) else iter(())
+    return isinstance(key, nn.Module) and any(owner is inner for owner in place.owners for inner in key.modules())
 
 
 def _matches(pattern: str, place: Place) -> bool:
     return any(fnmatch.fnmatchcase(n, pattern) or fnmatch.fnmatchcase(n, f"{pattern}.*") for n in place.names)
-
-
-def _title(key: Any) -> str:
-    return key.__name__ if isinstance(key, type) else type(key).__name__
 
 
 def _some(every: Sequence[Place]) -> str:
