@@ -27,6 +27,7 @@ CHANGES = {
 }  # fmt: skip
 FAMILIES = {  # the fields that only some families have
     ("horseshoe", "mixture"): {"q_slab": "2.5", "p_mix": "0.3", "p_scale1": "2", "p_scale2": "0.4"},
+    ("student_t", "normal"): {"q_df": "6"},
     ("error", "student_t"): {"q_power": "3", "p_df": "7", "p_loc": "0.1", "p_scale": "3"},
     ("gamma", "inverse_gamma"): {"p_concentration": "4", "p_rate": "2"},
     ("lognormal", "pareto"): {"p_alpha": "1.5", "improper": "true"},
