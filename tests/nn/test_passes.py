@@ -220,3 +220,16 @@ def test_threads_do_not_disturb_each_other_in_a_bayesian_network():
     for k in range(4):
         assert torch.equal(found[k], expected[k])
     assert all(m.training for m in bnn.modules())
+
+
+class AlwaysDrops(nn.Dropout):
+    """Monte Carlo dropout: it sets its own mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.train()
+        return super().forward(x)
+
+
+def test_a_layer_may_set_its_own_mode():
+    net = nn.Sequential(mcrepar.nn.Linear(4, 3), AlwaysDrops(0.5)).eval()
+    assert predict(net, torch.ones(2, 4), draws=2).mean.shape == (2, 3)

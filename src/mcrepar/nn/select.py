@@ -230,7 +230,9 @@ def _hook_optimizers() -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-    if _EMPTIED and any(id(p) in _EMPTIED for group in optimizer.param_groups for p in group["params"]):
+    if torch.compiler.is_compiling() or not _EMPTIED:
+        return
+    if any(id(p) in _EMPTIED for group in optimizer.param_groups for p in group["params"]):
         raise ParameterError(
             "a step of an optimizer that was built before bayesian(net)",
             "it holds weights that became random, and would train nothing",
