@@ -1,4 +1,4 @@
-"""What goes into a network and comes out of it: the same batches of x at every pass, and the one tensor of an output."""
+"""What goes into a network and comes out: the same batches of x at every pass, and the one tensor of an output."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Diagnosis:
         lines = [
             f"{self.weights:,} random weights in {len(self.tensors)} tensors, effectively {self.effective:,.0f}.",
             "How far their scales moved is not known." if self.moved is None else
-            f"Since their initialisation their scales have changed by the factor {math.exp(self.moved):.3g} in the mean.",
+            f"Since their initialisation their scales changed by the factor {math.exp(self.moved):.3g} in the mean.",
             f"The noise of {noisy:.0%} is larger than their mean.",
             f"The KL is {self.kl:,.4g} nats, {self.kl / self.weights:.3g} per weight, most of it in {most.name} "
             f"({most.kl_per_weight:.3g} per weight).",

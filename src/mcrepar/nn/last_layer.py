@@ -1,7 +1,7 @@
 """The mean log likelihood over M draws of the last dense layer's output (the paper's section 4.2, corrected by D5).
 
 What autograd keeps are a few tensors of the output's size, whatever M:
-regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, with t from the distribution of the means
+regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, t from the distribution of the means
 binary       fixed nodes in zeta for the limit; or a quadratic function of u (a bound, a Taylor polynomial), d_P = 3
 classes      mean_i of the gradient, accumulated draw by draw beside the value
 """

@@ -3,8 +3,8 @@
 Invariants:
 - The lock of a Bayesian neural network (`bnn.slots.lock`) is held while a sample of its weights is swapped in, while
   modes of its layers are set, and while it is copied or written to a folder.
-- `SEEDING` is held while the default RNGs are seeded for one forward of `elbo(..., generator=...)`: there is one default
-  RNG for all threads.
+- `SEEDING` is held while the default RNGs are seeded for one forward of `elbo(..., generator=...)`: there is one
+  default RNG for all threads.
 - `MODES` is held while layers around Bayesian ones, which have no lock, are switched to eval mode or back.
 - `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none.
 """
@@ -154,7 +154,7 @@ def measuring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_mode(network: nn.Module) -> Iterator[None]:
-    """The layers of a Bayesian neural network in the mode in which this thread runs it, for as long as its lock is held."""
+    """The layers of a Bayesian neural network in the mode in which this thread runs it, while its lock is held."""
     layers = [m for m in network.modules() if m.training] if id(network) in _PREDICTED.get() else []
     for layer in layers:
         layer.training = False

@@ -249,7 +249,8 @@ def bayesian(
     members, factored = check_structure(forward, structure, members)
     posterior = posterior or ("normal" if factored else "radial")
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
-             "initial_std": initial_std if start_std is None else start_std, "pretrained": pretrained, "signs": signs}  # fmt: skip
+             "initial_std": initial_std if start_std is None else start_std, "pretrained": pretrained,
+             "signs": signs}  # fmt: skip
     places = with_factors(selected(net, select), select is not None) if factored else selected(net, select)
     chosen = chosen_options(places, given, overrides, factored)
     for place, options in chosen:

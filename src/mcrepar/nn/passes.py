@@ -1,4 +1,4 @@
-"""Passes through any network with Bayesian parts: one draw of all weights with norm statistics of its own, in eval mode.
+"""Passes through any network with Bayesian parts: one draw of all weights, with its own norm statistics, in eval mode.
 
 A network made by `bayesian` is one such part. An ordinary network that is put together by hand, with layers of
 `mcrepar.nn` among others, has a calibration of its own for all of its norm layers.

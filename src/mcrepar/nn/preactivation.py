@@ -1,6 +1,6 @@
 """The distribution of the last dense layer's output, given the features that enter it: M draws cost one forward (D5).
 
-With the features h of an example, the output of a layer with Normal or Radial weights is u = a + sum_p b_p zeta_p, where
+With the features h of an example, the output of a layer with Normal or Radial weights is u = a + sum_p b_p zeta_p:
 a = h loc^T, b^2 = (h^2) (scale^2)^T, and the parts p are the weight and a random bias. Only zeta has M draws.
 """
 
