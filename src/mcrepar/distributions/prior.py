@@ -111,16 +111,16 @@ class Prior:
     """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object.
 
     Args:
-        name: the family's name, or the class of a foreign distribution.
+        name: the family's name, or the class of an external distribution.
         values: its parameters, numbers or tensors; a tensor that requires grad is learned.
         build: its log density, from the values.
         support: where its density is positive.
         improper: whether it stands for its kernel, without support or normalisation.
         simplex: whether its support is a simplex.
-        row: its row of the table, None for a foreign distribution.
+        row: its row of the table, None for an external distribution.
         relative: the unit of its lengths that a network fills in, "fan_in" or "spread"; "" for absolute numbers.
-        shape: of a foreign distribution that is not over a single number.
-        source: the foreign distribution.
+        shape: of an external distribution that is not over a single number.
+        source: the external distribution.
         expected: whether it stands for a statistic whose expectation is asked for, not for a density.
     """
 
@@ -204,7 +204,7 @@ class Prior:
             return out
         shape, size = w.shape[1:], w[0].numel()
         constant = torch.as_tensor(density.constant, dtype=w.dtype, device=w.device).expand(shape).sum()
-        ours = self.tensors if self.row is not None else {}  # a foreign distribution knows its own shape
+        ours = self.tensors if self.row is not None else {}  # an external distribution knows its own shape
         shaped = {n: t.expand(shape).reshape(-1) for n, t in ours.items() if t.numel() > 1}
         terms = self.filled(**shaped).density.terms
         return sum((term(w.reshape(len(w), -1)) for term in terms), constant + density.total(size))

@@ -18,7 +18,7 @@ from mcrepar.distributions.priors import PRIORS, prior
 from mcrepar.distributions.statistics import General, Monomial
 from mcrepar.errors import ParameterError
 
-NEAR, FAR = 1e4, 1e8  # where the growth of a foreign log density is read off
+NEAR, FAR = 1e4, 1e8  # where the growth of an external log density is read off
 
 
 def as_prior(p: object) -> Prior:

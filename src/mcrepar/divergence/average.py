@@ -207,7 +207,7 @@ def refuse_second_derivatives(what: str) -> None:
 
 
 def check_foreign(integrand: Integrand, method: str, hidden: bool) -> None:
-    """Refuse a foreign prior that is no density of single weights, or with learned tensors hidden from a method."""
+    """Refuse an external prior that is no density of single weights, or with learned tensors hidden from a method."""
     scale, what = integrand.theta[0], f"{integrand.p.name} prior by {method}"
     with torch.enable_grad():
         w = torch.full((1, scale.numel() if integrand.whole else 2), 1.5, dtype=scale.dtype, device=scale.device)

@@ -53,7 +53,7 @@ class Job:
         return Chunks(q.noise, self.request.draws, q.numel, q.dtype, q.device, seed, most, whole)
 
     def integrand(self, hidden: bool = True) -> average.Integrand:
-        """log p(W), to be averaged; a foreign one is looked at first. `hidden`: not all of it is in the graph."""
+        """log p(W), to be averaged; an external one is looked at first. `hidden`: not all of it is in the graph."""
         integrand = average.Integrand(self.q, self.p)
         if self.p.row is None:
             average.check_foreign(integrand, self.method, hidden)

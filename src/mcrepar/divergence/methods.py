@@ -174,8 +174,8 @@ def _needs_polynomials(plan: Plan, name: str) -> McreparError | None:
     if joint is not None:
         return joint
     sharp = _first(t for t in plan.terms if not t.statistic.smooth)
-    if plan.p.foreign:
-        why = f"the derivatives of a foreign {'function' if plan.p.expected else 'log density'} are not known"
+    if plan.p.external:
+        why = f"the derivatives of an external {'function' if plan.p.expected else 'log density'} are not known"
     elif sharp is not None:
         why = f"{sharp.text}{'' if plan.p.expected else f' of the {plan.p.name} prior'} is not smooth"
     elif plan.q.form.outer is not LOG and not noise.finite(1.0):
@@ -256,7 +256,7 @@ def _stream(plan: Plan, request: Estimator) -> str:
         return "there is no tuple of a size independent of M"
     if "quad" in plan.refusals:
         return "no closed form is known, and no quadrature applies"
-    return "nothing is known of this function, and a quadrature may miss its features" if plan.p.foreign else ""
+    return "nothing is known of this function, and a quadrature may miss its features" if plan.p.external else ""
 
 
 def _quad(plan: Plan, request: Estimator) -> str:

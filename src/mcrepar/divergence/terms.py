@@ -45,7 +45,7 @@ class PriorKey:
     improper: bool
     simplex: bool
     kernel: bool
-    foreign: bool
+    external: bool
     expected: bool
     penalised: bool = False
 
@@ -56,8 +56,8 @@ class PriorKey:
         density, kernel = p.density, p.row is not None and p.row.kernel
         terms = tuple((t.statistic, None if isinstance(t.center, Tensor) else float(t.center)) for t in density.terms)
         penalised = isinstance(density.penalty, Tensor) or density.penalty != 0
-        foreign = p.row is None
-        return cls(p.name, terms, p.support, p.improper, p.simplex, kernel, foreign, p.expected, penalised)
+        external = p.row is None
+        return cls(p.name, terms, p.support, p.improper, p.simplex, kernel, external, p.expected, penalised)
 
     @property
     def value(self) -> str:

@@ -114,7 +114,7 @@ def load(folder: str | os.PathLike[str], net: nn.Module) -> BayesianModule:
     """The Bayesian neural network that `save` wrote, around a network of the same architecture.
 
     Args:
-        folder: written by `save`; a file that is foreign, damaged or of another version is refused, no code is run.
+        folder: written by `save`; a file that is not ours, damaged or of another version is refused, no code is run.
         net: a plain network with the same names, shapes and dtypes; it is taken over, and left alone if refused.
 
     >>> load("runs/nowhere", nn.Linear(2, 1))
