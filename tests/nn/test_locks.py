@@ -327,6 +327,7 @@ os._exit(0)  # gloo's threads may abort in their teardown on a busy machine, whe
 """
 
 
+@pytest.mark.distributed
 def test_two_processes_train_one_network(tmp_path: Path):
     """torchrun, two gloo processes: gradients are the mean of the halves, parameters stay bit-equal, draws do not."""
     script = tmp_path / "worker.py"

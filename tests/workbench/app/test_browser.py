@@ -12,6 +12,8 @@ from mcrepar.workbench.app.answer import Table
 from mcrepar.workbench.app.views import all_views
 from tests.workbench.app.example_run import arrays
 
+pytestmark = pytest.mark.browser
+
 VIEWS = ("quality", "distributions", "graph", "memory", "run")
 CHANGES = {
     "quality": {"iterations": "10^6", "variance": "0.01", "size1": "AlexNet", "size2": "", "size3": "10^9",

@@ -12,6 +12,8 @@ from tests.workbench.app.browser_page import RESET, ZOOMED
 from tests.workbench.app.conftest import start_server, stop_server
 from tests.workbench.app.test_browser import VIEWS, assert_shown, expected
 
+pytestmark = pytest.mark.browser
+
 
 def test_a_zoom_survives_a_change_and_ends_with_a_double_click(open_page):
     page = open_page().go()

@@ -14,6 +14,8 @@ from mcrepar.workbench.training.checkpoint import newest
 from mcrepar.workbench.training.distributed import World, joined
 from tests.workbench.training.tiny import config, log_of, model_of, words, write_images, write_numbers
 
+pytestmark = pytest.mark.distributed
+
 WORKER = """
 import os, signal, sys
 import torch
