@@ -66,7 +66,7 @@ def photographs(count: int = 450) -> np.ndarray:
 def show(folder: Path, count: int = 4) -> None:
     """The digits of which it is least and most confident, in characters."""
     with np.load(folder / "predictions.npz") as found:
-        for words, group in (("least", "doubtful"), ("most", "surest")):
+        for words, group in (("least", "uncertain"), ("most", "certain")):
             shown = np.flatnonzero(found["thumbnail_groups"] == group)[:count]
             print(f"\n{words} certain:")
             for row in range(8):

@@ -32,8 +32,8 @@ def test_figures(demo):
     assert results["in"]["accuracy"] >= 0.98
     assert results["in"]["ece"] <= 0.03
     with np.load(folder / "predictions.npz") as found:
-        surest = np.argsort(-found["confidence"], kind="stable")[: len(found["y"]) // 2]
-        assert (found["label"] == found["y"])[surest].mean() >= 0.995
+        confident = np.argsort(-found["confidence"], kind="stable")[: len(found["y"]) // 2]
+        assert (found["label"] == found["y"])[confident].mean() >= 0.995
     assert results["ood"]["photographs"]["auroc"] > 0.9
 
 
@@ -44,7 +44,7 @@ def test_output(demo):
     assert "epoch 40/40" in out
     assert "confidence sets" in out
     assert "least certain:" in out
-    assert "@@" in out
+    assert "@@" in out.partition("least certain:")[2].partition("most certain:")[2]  # digits, in characters
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 

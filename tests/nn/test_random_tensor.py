@@ -1,4 +1,4 @@
-"""Start values and priors of a random tensor. Statistical tests fix their seeds; |z| > 5 by chance: 6e-7."""
+"""Initial values and priors of a random tensor. Statistical tests fix their seeds; |z| > 5 by chance: 6e-7."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _controls(view: View) -> Tag:
     buttons = tags.div(
         {"class": "buttons"},
         tags.button({"type": "button", "class": "button copy-link"}, "Copy link"),
-        tags.a({"class": "button", "href": f"?view={view.name}"}, "Start values"),
+        tags.a({"class": "button", "href": f"?view={view.name}"}, "Initial values"),
     )
     fold = tags.details(tags.summary("More settings"), tags.div({"class": "fields"}, *more)) if more else None
     fields = tags.div({"class": "fields"}, *drawn)

@@ -8,7 +8,7 @@ from typing import Any
 from mcrepar.metrics import METRICS, wilson
 
 NONE = "-"  # where there is no number
-SURE = 0.9  # the threshold of the verdict: nine of ten draws agree
+CONFIDENT = 0.9  # the threshold of the verdict: nine of ten draws agree
 Results = Mapping[str, Any]
 
 
@@ -72,8 +72,8 @@ def _of_classes(results: Results) -> tuple[str, list[str]]:
     head = f"Right in {percent(scores['accuracy'])} of {data['count']:,} {_things(data)}"
     lines = []
     sets = {s["tau"]: s for s in results["confidence_sets"]}
-    if SURE in sets and results["draws"] > 1:
-        lines.append(_of_set(sets[SURE], scores["accuracy"]))
+    if CONFIDENT in sets and results["draws"] > 1:
+        lines.append(_of_set(sets[CONFIDENT], scores["accuracy"]))
     gap = 100 * scores["ece"]
     lines.append(f"Its confidence differs from its accuracy by {gap:.1f} points on average (ECE {scores['ece']:.3f}).")
     return head, [*lines, *_of_ood(results, "uncertain")]
@@ -81,10 +81,10 @@ def _of_classes(results: Results) -> tuple[str, list[str]]:
 
 def _of_set(s: Mapping[str, Any], overall: float) -> str:
     if not s["count"]:
-        return f"For no example do {SURE:.0%} of the draws agree.".replace("%", " %")
+        return f"For no example do {CONFIDENT:.0%} of the draws agree.".replace("%", " %")
     if s["share"] == 1:
-        return f"At least {SURE:.0%} of the draws agree on all of them.".replace("%", " %")
-    where = f"the {percent(s['share'])} where at least {100 * SURE:.0f} % of draws agree"
+        return f"At least {CONFIDENT:.0%} of the draws agree on all of them.".replace("%", " %")
+    where = f"the {percent(s['share'])} where at least {100 * CONFIDENT:.0f} % of draws agree"
     return f"Right in {percent(s['accuracy'])} of {where}, in {percent(_rest(s, overall))} of the others."
 
 
@@ -130,10 +130,10 @@ def tiles(results: Results) -> list[dict[str, str]]:
     found = [{**_tile("accuracy", scores["accuracy"]), "note": note}]
     found += [_tile(name, scores[name]) for name in ("auc",) if name in scores]
     found += [_tile(name, scores[name]) for name in ("nll", "ece")]
-    sure = next((s for s in results["confidence_sets"] if s["tau"] == SURE), None)
-    if sure is not None:
-        note = f"of the examples have {100 * SURE:.0f} % of the draws agree; {percent(sure['accuracy'])} of them right"
-        found.append({"title": "Confident in", "value": percent(sure["share"]), "note": note})
+    confident = next((s for s in results["confidence_sets"] if s["tau"] == CONFIDENT), None)
+    if confident is not None:
+        note = f"of the examples have {100 * CONFIDENT:.0f} % of the draws agree; {percent(confident['accuracy'])} of them right"
+        found.append({"title": "Confident in", "value": percent(confident["share"]), "note": note})
     return found
 
 
