@@ -67,7 +67,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         options: what to predict.
     """
     own = own_part(run, options.split)
-    ood = _ood_data(run, own, options)
+    ood = _ood_data(own, options)
     notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
     y = own.y.numpy()
@@ -122,7 +122,7 @@ def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draw
     return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
 
 
-def _ood_data(run: Run, own: Split, options: EvaluateOptions) -> list[OodData]:
+def _ood_data(own: Split, options: EvaluateOptions) -> list[OodData]:
     found = [read_ood(words, options.root, own, options.resize) for words in options.ood]
     names = [other.name for other in found]
     for name in names:

@@ -132,7 +132,8 @@ def tiles(results: Results) -> list[dict[str, str]]:
     found += [_tile(name, scores[name]) for name in ("nll", "ece")]
     confident = next((s for s in results["confidence_sets"] if s["tau"] == CONFIDENT), None)
     if confident is not None:
-        note = f"of the examples have {100 * CONFIDENT:.0f} % of the draws agree; {percent(confident['accuracy'])} of them right"
+        right = percent(confident["accuracy"])
+        note = f"of the examples have {100 * CONFIDENT:.0f} % of the draws agree; {right} of them right"
         found.append({"title": "Confident in", "value": percent(confident["share"]), "note": note})
     return found
 

@@ -42,7 +42,7 @@ def _compute(values: Mapping[str, Any]) -> Answer:
     zoo = {name: _step(name, values) for name in MODELS}
     return Answer(
         _headline(step, methods, values),
-        notes=_notes(step, values),
+        notes=_notes(step),
         figures=[
             _needs_figure(step, methods, values),
             _zoo_figure(zoo, values),
@@ -72,7 +72,7 @@ def _gb(size: float) -> str:
     return f"{size / _GB:,.0f} GB" if size >= 100 * _GB else f"{size / _GB:.3g} GB"
 
 
-def _notes(step: Step, values: Mapping[str, Any]) -> list[str]:
+def _notes(step: Step) -> list[str]:
     forward = f" and {step.batch:,} examples of {step.per_example / 1e6:.3g} MB" if step.per_example else ""
     note = (
         f"A step without its KL takes {step.rest / _GB:.3g} GB: {step.weights:,} weights with their gradients, Adam's "
