@@ -129,6 +129,30 @@ def test_too_few_draws_are_drawn_and_averaged():
     )
 
 
+@pytest.mark.parametrize("q_name", ["laplace", "error", "rayleigh", "gamma", "erlang", "wald"])
+def test_a_sampled_entropy_asks_for_the_draws_of_its_own_statistics(q_name):
+    """The statistics of log q may need more draws than those of the prior, down to a single one."""
+    for p in map(prior, ("normal", "hierarchical", "exponential", "laplace")):
+        q = example_posterior(q_name, 3)
+        if "stats" not in explain(q, p).methods:
+            continue
+        for draws in (1, 10, 31, 100, MOST):
+            decision = explain(q, p).decide(Estimator(n_mc_iter=draws, entropy="mc"))
+            for method in ("auto", "stats"):
+                value = kl_divergence(q, p, method, draws, entropy="mc", generator=seeded(4))
+                chosen = kl_divergence(q, p, decision.method, draws, entropy="mc", generator=seeded(4))
+                assert value == chosen
+                assert value.isfinite()
+
+
+def test_a_sampled_entropy_says_how_many_draws_it_needs():
+    plan = explain("laplace", "normal")
+    for entropy, first in (("exact", plan.means_distribution.from_draws), ("mc", 125)):
+        below, above = (plan.decide(Estimator("stats", first - k, entropy=entropy)) for k in (1, 0))
+        assert (below.method, above.method) == ("repar", "stats")
+        assert f"from {first} on" in below.reason
+
+
 # ---- the functions themselves
 
 

@@ -23,6 +23,7 @@ from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.fused import Factor, Order, Sums, block_of, unflat, wide_sum
+from mcrepar.divergence.terms import PosteriorKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +78,11 @@ def contract(
     return total
 
 
-def slope_entries(q: Posterior) -> tuple[Entry, ...]:
+def slope_entries(q: PosteriorKey) -> tuple[Entry, ...]:
     """The entries of log f'(v), none where the outer map is the identity."""
     if q.form.outer.slope is None:
         return ()
-    return expand(q.form.outer.slope[1], Form(q.form.learned_loc), q.fixed_loc, 0.0, q.noise.positive) or ()
+    return expand(q.form.outer.slope[1], Form(q.form.learned_loc), q.loc, 0.0, q.noise.positive) or ()
 
 
 def _in_shape(product: Product, q: Posterior, order: Order) -> Product:

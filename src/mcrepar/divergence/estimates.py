@@ -27,6 +27,7 @@ from mcrepar.errors import TaylorWarning
 if TYPE_CHECKING:
     from mcrepar.divergence.methods import Estimator
     from mcrepar.divergence.plan import Plan
+    from mcrepar.divergence.terms import PosteriorKey
 
 Means = dict[Monomial, Number]
 
@@ -122,12 +123,17 @@ def moments(q: Posterior, taus: Iterable[Monomial]) -> Means:
     return {tau: 1.0 if tau.constant else q.noise.moment(tau) for tau in taus}
 
 
+def drawn_statistics(q: PosteriorKey, taus: Iterable[Monomial], entropy: str) -> tuple[Monomial, ...]:
+    """The distinct statistics that `stats` draws at once: these, and those of log q where it is sampled."""
+    if entropy == "mc":
+        log_density = (tau for _, tau in q.noise.density_terms or ())
+        taus = (*taus, *log_density, *(e.tau for e in slope_entries(q)))
+    return tuple(dict.fromkeys(taus))
+
+
 def drawn_means(job: Job, taus: Iterable[Monomial]) -> Means:
     """One draw of the means over M draws, with those of log q where that is sampled too."""
-    every, q = dict.fromkeys(taus), job.q
-    if job.request.entropy == "mc":
-        every |= dict.fromkeys([tau for _, tau in q.noise.density_terms or ()])
-        every |= dict.fromkeys([e.tau for e in slope_entries(q)])
+    every, q = drawn_statistics(job.plan.q, taus, job.request.entropy), job.q
     wanted = tuple(tau for tau in every if not tau.constant)
     drawn = q.noise.draw_means(
         wanted, job.request.draws, q.numel, dtype=q.dtype, device=q.device, generator=job.generator

@@ -163,7 +163,7 @@ def _negative_entropy(job: Job, estimate: Estimate) -> tuple[list[Product], Tens
 
     Lemma 0: the first term has no gradient, so sampling it changes the noise of the value only.
     """
-    q, slopes = job.q, slope_entries(job.q)
+    q, slopes = job.q, slope_entries(job.plan.q)
     taus = [e.tau for e in slopes]
     if job.request.entropy == "exact":
         t = moments(q, taus)

@@ -264,7 +264,8 @@ def _quad(plan: Plan, request: Estimator) -> str:
 
 
 def _too_few(plan: Plan, request: Estimator) -> tuple[str, str] | None:
-    means = plan.means_distribution
+    taus = tuple(t for t in estimates.drawn_statistics(plan.q, plan.taus, request.entropy) if not t.constant)
+    means = plan.q.noise.means_distribution(taus) if plan.right and taus else None
     if means is None or request.draws >= means.from_draws:
         return None
     if means.kind == "drawn":
