@@ -237,3 +237,15 @@ def test_auto_without_m_is_the_same_every_time():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert len({float(kl_divergence(q, p)) for _ in range(3)}) == 1
+
+
+def test_tables_that_are_kept_hold_no_tensors_of_weights(monkeypatch):
+    """The key of a kept table has a copy of one weight, in storage of its own."""
+    kept, charts = method._kept, []
+    monkeypatch.setattr(method, "_kept", lambda chart, *rest: charts.append(chart) or kept(chart, *rest))
+    for name, p in (("normal", prior("student_t")), ("gamma", prior("student_t"))):
+        kl_divergence(example_posterior(name, 2 * method.FROM), p, "quad")
+        own = [charts[-1].weights.scale, charts[-1].weights.loc]
+        sizes = [x.untyped_storage().nbytes() for x in own if isinstance(x, torch.Tensor)]
+        assert sizes == [8] * (2 if name == "normal" else 1)
+        assert not charts[-1].weights.q.learned

@@ -98,7 +98,7 @@ class _Chart:
     steps of training share it while their weights stay in it, and a step that is repeated later gives the same bits.
 
     Args:
-        weights: of the pair, for its noise, form and prior.
+        weights: one of the pair, for its noise, form, prior and types.
         pair: what a table depends on besides the range.
     """
 
@@ -112,7 +112,13 @@ class _Chart:
     def of(cls, weights: Weights) -> _Chart:
         """With the centre of the prior, and the larger of its shortest feature and the narrowest weight as length."""
         q, p, fixed = weights.q, weights.p, None if isinstance(weights.loc, Tensor) else weights.loc
-        empty = replace(weights, q=replace(q, free_loc=None, free_scale=None, free_log_scale=None))
+        # charts are kept: a copy of one weight has the types of all, without their storage
+        one = replace(
+            weights,
+            q=replace(q, free_loc=None, free_scale=None, free_log_scale=None),
+            scale=weights.scale[:1].clone(),
+            loc=weights.loc[:1].clone() if isinstance(weights.loc, Tensor) else weights.loc,
+        )
         pair = (q.noise, q.form, p.name, tuple(p.values.items()), fixed, tuple(weights.needed), weights.scale.dtype)
         centre, length = 0.0, 1.0
         if q.form.outer is IDENTITY:
@@ -121,7 +127,7 @@ class _Chart:
             least = spread * float(weights.scale.min())
             features = [float(d) for t in terms for d in t.statistic.features if float(d) > 0]
             centre, length = float(terms[-1].center), max(min(features, default=least), least)
-        chart = cls(empty, (*pair, weights.scale.device), centre, 2.0 ** math.floor(math.log2(length)))
+        chart = cls(one, (*pair, weights.scale.device), centre, 2.0 ** math.floor(math.log2(length)))
         ends = [(float(x.min()), float(x.max())) for x in chart.coordinates(weights)]
         cells = [(CELL * math.floor(low / CELL), CELL * (math.floor(high / CELL) + 1)) for low, high in ends]
         return replace(chart, ends=(cells[0] if fixed is None else (0.0, 0.0), cells[1]))
