@@ -371,3 +371,24 @@ def test_an_error_posterior_at_the_prior_s_location_is_theorem_1():
     assert explain("error", prior("normal", loc=0.3)).verdict == "T2"
     assert explain(posterior("error", loc=0.3), prior("normal", loc=0.3)).verdict == "T1"
     assert explain("normal", "normal").verdict == "T2"
+
+
+# ---- plans that are kept
+
+
+def test_errors_of_a_kept_plan_are_raised_as_copies():
+    """Else every raise would add to one traceback, which keeps the tensors of all its callers."""
+    for q, p, method in (("normal", "gamma", "auto"), ("normal", "cauchy", "repar"), ("normal", "cauchy", "exact")):
+        q, p = example_posterior(q, 3), example_prior(p)
+        plan = plan_pair(q, p)
+        found = []
+        for _ in range(3):
+            with pytest.raises(McreparError) as caught:
+                kl_divergence(q, p, method)
+            found.append(caught.value)
+        kept = next(iter(plan.refusals.values())) if method == "auto" else plan.refusals[method]
+        assert kept.__traceback__ is None
+        assert len({id(error) for error in found}) == 3
+        assert {(type(error), str(error)) for error in found} == {(type(kept), str(kept))}
+        assert explain(q, p).method == (None if method == "auto" else "quad")
+        assert kept.__traceback__ is None  # the default is found without an error

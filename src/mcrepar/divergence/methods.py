@@ -35,7 +35,7 @@ class Method:
         run: from a job to what it estimates.
         refusal: why it does not apply to a plan, from the plan and the method's own name; None where it does.
         auto: why `auto` takes it for a request, "" where it does not; the first row that gives a reason is taken.
-        check: raises where a request asks for what this plan has not.
+        check: why a request asks for what this plan has not; None where it does not.
         fallback: the method that runs in its place, and why, where a request has too few draws for it.
         samples: whether it draws noise, so that it has a number M of draws and a variance.
         replays: whether it takes the noise in chunks that can be drawn again, the same for all such methods.
@@ -47,7 +47,7 @@ class Method:
     run: Callable[[Job], Estimate]
     refusal: Callable[[Plan, str], McreparError | None] = lambda plan, name: None
     auto: Callable[[Plan, Estimator], str] = lambda plan, request: ""
-    check: Callable[[Plan, Estimator], None] = lambda plan, request: None
+    check: Callable[[Plan, Estimator], McreparError | None] = lambda plan, request: None
     fallback: Callable[[Plan, Estimator], tuple[str, str] | None] = lambda plan, request: None
     samples: bool = True
     replays: bool = True
@@ -201,29 +201,31 @@ def unmet_refusal(plan: Plan, condition: str) -> dict[str, McreparError]:
     return {"exact": MethodError(f"{plan.pair} by exact", f"it is closed only if {condition}", instead)}
 
 
-def _check_degree(plan: Plan, request: Estimator) -> None:
+def _check_degree(plan: Plan, request: Estimator) -> McreparError | None:
     """A polynomial of degree K needs the moments up to K, and those up to 2K for its variance."""
     degree, noise = request.taylor_degree, plan.q.noise
     if plan.q.form.outer is LOG:
-        return
+        return None
     if not noise.finite(degree):
         others = " or ".join(repr(m) for m in ("exact", "quad", "stream") if m in plan.methods)
-        raise MethodError(
+        return MethodError(
             f"{plan.pair} by taylor of degree {degree}",
             f"it needs the moments of {noise.label} up to {degree}, and not all of them exist",
             f"a smaller degree, or method={others}",
         )
     if not noise.finite(2 * degree) and not request.force:
-        raise variance_error(plan, f"taylor of degree {degree}", f"it needs E |xi|^{2 * degree}")
+        return variance_error(plan, f"taylor of degree {degree}", f"it needs E |xi|^{2 * degree}")
+    return None
 
 
-def _check_entropy(plan: Plan, request: Estimator) -> None:
-    if request.entropy == "mc" and plan.q.noise.density_terms is None:
-        raise MethodError(
-            f"{plan.pair} by stats with entropy='mc'",
-            f"log q of {plan.q.noise.label} is not one of the statistics that stats draws",
-            "entropy='exact', or method='repar'",
-        )
+def _check_entropy(plan: Plan, request: Estimator) -> McreparError | None:
+    if request.entropy == "exact" or plan.q.noise.density_terms is not None:
+        return None
+    return MethodError(
+        f"{plan.pair} by stats with entropy='mc'",
+        f"log q of {plan.q.noise.label} is not one of the statistics that stats draws",
+        "entropy='exact', or method='repar'",
+    )
 
 
 # ---- when auto takes a method (math.md H): the best without M, one that draws with it or with a sampled entropy

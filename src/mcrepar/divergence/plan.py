@@ -8,8 +8,8 @@ of the prior a finite tuple (Theorem F)? if not, is its expectation known in clo
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,7 +24,7 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
 from mcrepar.divergence import reasons
 from mcrepar.divergence.contraction import Tuple
-from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error, wide_dtype
+from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error
 from mcrepar.divergence.taylor import inner
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, named_extremes, plan_term
 from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
@@ -91,10 +91,8 @@ class Plan:
     @property
     def method(self) -> str | None:
         """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
-        try:
-            return self.decide(Estimator()).method
-        except McreparError:
-            return None
+        found = self.outcome(Estimator())
+        return found.method if isinstance(found, Decision) else None
 
     @property
     def taus(self) -> Statistics:
@@ -159,6 +157,10 @@ class Plan:
     def decide(self, request: Estimator) -> Decision:
         """What runs for a request, on what this plan knows."""
         return decide(self, None, None, request)
+
+    def outcome(self, request: Estimator) -> Decision | McreparError:
+        """The same, with the error where nothing runs."""
+        return _outcome(self, None, None, request)
 
     @property
     def conditions(self) -> Names:
@@ -231,50 +233,41 @@ def decide(plan: Plan, q: Posterior | None, p: Prior | None, request: Estimator)
     >>> decide(explain("normal", "normal"), None, None, Estimator(n_mc_iter=1000)).method
     'stats'
     """
-    decision = _decide(plan, request)
-    if q is None or p is None or not q.learned or p.words or p.relative:
-        return decision
+    found = _outcome(plan, q, p, request)
+    if isinstance(found, Decision):
+        return found
+    raise copy(found)  # plans are kept: an error of theirs that was raised would keep the tensors of its traceback
+
+
+def _outcome(plan: Plan, q: Posterior | None, p: Prior | None, request: Estimator) -> Decision | McreparError:
+    """The decision, or the error of `decide`."""
+    found = _chosen(plan, request)
+    if isinstance(found, McreparError) or q is None or p is None or not q.learned or p.words or p.relative:
+        return found
     at = plan.at(q, p)
     if at is not plan:
-        decision = _decide(at, request)
-    if METHODS[decision.method].weights:
-        _check_range(at, q)
-    return decision
+        found = _chosen(at, request)
+    if isinstance(found, Decision) and METHODS[found.method].weights:
+        return reasons.range_refusal(at, q) or found
+    return found
 
 
-def _decide(plan: Plan, request: Estimator) -> Decision:
+def _chosen(plan: Plan, request: Estimator) -> Decision | McreparError:
     """The decision on families, and on the values that a plan knows already."""
     if not plan.finite:
-        raise next(iter(plan.refusals.values()))
+        return next(iter(plan.refusals.values()))
     method, why = request.method, "it was asked for"
     if method not in METHODS:  # auto
         taken = ((name, row.auto(plan, request)) for name, row in METHODS.items())
         method, why = next((name, because) for name, because in taken if because)
     if method in plan.refusals:
-        raise plan.refusals[method]
+        return plan.refusals[method]
     row = METHODS[method]
     if row.samples and plan.infinite_variance and not request.force:
-        raise variance_error(plan, method, plan.infinite_variance)
+        return variance_error(plan, method, plan.infinite_variance)
     fallback = row.fallback(plan, request)
-    if fallback is None:
-        row.check(plan, request)
-    return Decision(*(fallback or (method, why)), plan.infinite_variance if row.samples else "")
-
-
-def _check_range(plan: Plan, q: Posterior) -> None:
-    """Refuse draws of w = exp(v) that vanish or overflow in this precision, where log w, 1 / w or w are not finite."""
-    if q.form.outer is not EXP or q.noise.positive:
-        return
-    dtype = wide_dtype(q.dtype)
-    lowest, highest = float((q.loc - 6 * q.scale).detach().min()), float((q.loc + 6 * q.scale).detach().max())
-    least, most = math.log(torch.finfo(dtype).tiny), math.log(torch.finfo(dtype).max)
-    if math.isfinite(lowest + highest) and (lowest < least or highest > most):
-        others = [f" or method={m!r}" for m in plan.methods if not METHODS[m].samples]
-        raise ParameterError(
-            f"{plan.pair} by drawing exp(v)",
-            f"v lies in [{lowest:.3g}, {highest:.3g}], and {dtype} holds exp(v) for v in [{least:.3g}, {most:.3g}]",
-            f"float64 tensors{''.join(others)}",
-        )
+    error = row.check(plan, request) if fallback is None else None
+    return error or Decision(*(fallback or (method, why)), plan.infinite_variance if row.samples else "")
 
 
 def explain(q: str | Posterior, p: object) -> Plan:

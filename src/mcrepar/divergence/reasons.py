@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from mcrepar.distributions.forms import EXP, LOG
+from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.methods import DEFAULT_DRAWS, METHODS, Estimator
+from mcrepar.divergence.methods import DEFAULT_DRAWS, METHODS, Estimator, wide_dtype
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan
-from mcrepar.errors import InfiniteKLError, McreparError, SupportMismatchError
+from mcrepar.errors import InfiniteKLError, McreparError, ParameterError, SupportMismatchError
 
 if TYPE_CHECKING:
     from mcrepar.divergence.plan import Plan
@@ -127,6 +130,23 @@ def moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLErro
         instead = f"posterior({q.name!r}, ...) with {needs.split('needs ')[1]}, or {instead}"
     why = f"it needs E |xi|^{power:g} of {q.noise.label}{needs}, so the {p.value} is infinite"
     return InfiniteKLError(p.with_posterior(q), why, instead)
+
+
+def range_refusal(plan: Plan, q: Posterior) -> McreparError | None:
+    """Draws of w = exp(v) must neither vanish nor overflow in this precision, else log w, 1 / w or w are not finite."""
+    if q.form.outer is not EXP or q.noise.positive:
+        return None
+    dtype = wide_dtype(q.dtype)
+    lowest, highest = float((q.loc - 6 * q.scale).detach().min()), float((q.loc + 6 * q.scale).detach().max())
+    least, most = math.log(torch.finfo(dtype).tiny), math.log(torch.finfo(dtype).max)
+    if math.isfinite(lowest + highest) and (lowest < least or highest > most):
+        others = [f" or method={m!r}" for m in plan.methods if not METHODS[m].samples]
+        return ParameterError(
+            f"{plan.pair} by drawing exp(v)",
+            f"v lies in [{lowest:.3g}, {highest:.3g}], and {dtype} holds exp(v) for v in [{least:.3g}, {most:.3g}]",
+            f"float64 tensors{''.join(others)}",
+        )
+    return None
 
 
 # ---- a plan in prose
