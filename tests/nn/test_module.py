@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, kl
+from mcrepar.divergence.kl import apply_plan
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.swap import Guard, plain_copy
@@ -343,3 +344,37 @@ def test_a_kl_that_is_not_finite_names_its_tensor():
         bnn.latents["bias"].loc[0] = math.nan
     with pytest.raises(ParameterError, match=r"bias: KL\(radial \|\| normal\).*loc must be"):
         kl(bnn)
+
+
+# ---- other methods, noise and members than chosen
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "runs"),
+    [
+        (("direct", 7), {"n_mc_iter": 50}, ("direct", 50)),
+        (("direct", 7), {"method": "regen"}, ("regen", 7)),
+        (("stream", 7), {"method": "auto"}, ("auto", 7)),
+        (("direct", 7), {"method": "closed"}, ("exact", None)),
+        (("exact", None), {"method": "stream"}, ("stream", None)),
+        (("direct", 7), {"method": "repar", "n_mc_iter": 3}, ("repar", 3)),
+        (("direct", 7), {}, ("direct", 7)),
+    ],
+)
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+def test_a_method_and_its_draws_replace_only_themselves(own, asked, runs, structure, monkeypatch):
+    bnn = bayesian(nn.Linear(3, 2), "normal", "normal", *own, structure=structure)
+    seen, run = [], apply_plan
+    monkeypatch.setattr(
+        "mcrepar.nn.random_tensor.apply_plan",
+        lambda plan, q, p, estimator, generator: seen.append(estimator) or run(plan, q, p, estimator, generator),
+    )
+    bnn.kl(**asked)
+    kl(nn.Sequential(bnn), **asked)
+    assert {(estimator.method, estimator.n_mc_iter) for estimator in seen} == {runs}
+
+
+def test_a_number_of_draws_is_asked_of_every_tensors_own_method():
+    bnn = bayesian(nn.Linear(3, 2), "normal", "normal", "exact", overrides={"bias": {"kl_method": "direct"}})
+    with pytest.raises(MethodError, match="n_mc_iter=50 with method='exact'"):
+        bnn.kl(n_mc_iter=50)

@@ -6,13 +6,14 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.divergence.methods import Estimator, wide_dtype
+from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.errors import ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.description import packed, unpack
@@ -137,10 +138,16 @@ class BayesianModule(nn.Module):
         n_mc_iter: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The sum of KL(q || p) over all random tensors, in nats."""
-        estimator = None if method is None and n_mc_iter is None else Estimator(method or "auto", n_mc_iter)
+        """The sum of KL(q || p) over all random tensors, in nats.
+
+        Args:
+            method: instead of the one chosen when the network was made.
+            n_mc_iter: likewise, whatever the method; it is left out where a new method draws nothing.
+            generator: the source of the noise, of any device; None is the default RNG.
+        """
         tensors = list(random_tensors(self).values())
-        parts = [tensor.divergence(estimator, generator) for tensor in tensors]
+        estimators = [_requested(tensor.options.estimator, method, n_mc_iter) for tensor in tensors]
+        parts = [t.divergence(estimator, generator) for t, estimator in zip(tensors, estimators, strict=True)]
         total = torch.stack(parts).sum()
         if not bool(torch.isfinite(total)):
             for tensor, part in zip(tensors, parts, strict=True):
@@ -166,6 +173,15 @@ class BayesianModule(nn.Module):
     def set_extra_state(self, state: object) -> None:
         """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
         unpack(random_tensors(self), self.calibration, state)
+
+
+def _requested(own: Estimator, method: str | None, n_mc_iter: int | None) -> Estimator:
+    """The estimator of a tensor with what was asked for in the place of its own, each by itself."""
+    if method is not None:
+        new = Estimator(method).method
+        keeps = new not in METHODS or METHODS[new].samples  # auto keeps it
+        own = replace(own, method=new, n_mc_iter=own.n_mc_iter if keeps else None)
+    return own if n_mc_iter is None else replace(own, n_mc_iter=n_mc_iter)
 
 
 def random_parts(net: object, asked: str = "the KL of") -> list[BayesianModule]:
