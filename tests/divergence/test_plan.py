@@ -373,6 +373,24 @@ def test_an_error_posterior_at_the_prior_s_location_is_theorem_1():
     assert explain("normal", "normal").verdict == "T2"
 
 
+def test_a_plan_decides_on_the_tensors_that_it_was_asked_for_with():
+    """exp(v) of v near 90 overflows in single precision: the plan refuses to draw it, as the call does."""
+    from mcrepar.divergence.methods import Estimator
+
+    q, p = posterior("lognormal", loc=torch.full((3,), 90.0), scale=torch.ones(3)), prior("gamma")
+    for method in ("stream", "regen", "direct"):
+        with pytest.raises(mcrepar.ParameterError, match="drawing exp") as planned:
+            explain(q, p).decide(Estimator(method))
+        with pytest.raises(mcrepar.ParameterError, match="drawing exp") as called:
+            kl_divergence(q, p, method)
+        assert str(planned.value) == str(called.value)
+    assert "with n_mc_iter=1000: none, because v lies in" in str(explain(q, p))
+    everywhere = explain(q, lambda w: w.cos())
+    assert everywhere.method is None
+    assert "Default: None, because v lies in" in str(everywhere)
+    assert explain("lognormal", "gamma").decide(Estimator("stream")).method == "stream"
+
+
 # ---- plans that are kept
 
 

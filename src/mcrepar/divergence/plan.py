@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def method(self) -> str | None:
-        """What `auto` takes without M; None where the KL is infinite or only a forced method is left."""
+        """What `auto` takes without M; None where the KL is infinite or that method is refused."""
         found = self.outcome(Estimator())
         return found.method if isinstance(found, Decision) else None
 
@@ -155,12 +155,12 @@ class Plan:
         return Tuple(q, p.sketch().density.terms, [t.entries or () for t in self.terms])
 
     def decide(self, request: Estimator) -> Decision:
-        """What runs for a request, on what this plan knows."""
-        return decide(self, None, None, request)
+        """What runs for a request, on the tensors that this plan was asked for with, or on families alone."""
+        return decide(self, *(self.sides or (None, None)), request)
 
     def outcome(self, request: Estimator) -> Decision | McreparError:
         """The same, with the error where nothing runs."""
-        return _outcome(self, None, None, request)
+        return _outcome(self, *(self.sides or (None, None)), request)
 
     @property
     def conditions(self) -> Names:

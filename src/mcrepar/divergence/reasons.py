@@ -13,7 +13,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.methods import DEFAULT_DRAWS, METHODS, Estimator, wide_dtype
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan
-from mcrepar.errors import InfiniteKLError, McreparError, ParameterError, SupportMismatchError
+from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, ParameterError, SupportMismatchError
 
 if TYPE_CHECKING:
     from mcrepar.divergence.plan import Plan
@@ -192,13 +192,16 @@ def _tuple(plan: Plan) -> list[str]:
 
 
 def _methods(plan: Plan) -> list[str]:
+    chosen, drawn = plan.outcome(Estimator()), plan.outcome(Estimator(n_mc_iter=1000))
     lines = [f"Methods: {', '.join(plan.methods)}. Default: {plan.method}"]
-    if plan.method is None:
+    if isinstance(chosen, InfiniteVarianceError):
         lines[0] += ", all of them only with force=True."
+    elif isinstance(chosen, McreparError):
+        lines[0] += f", because {chosen.why}."
     else:
-        draws = f", from {DEFAULT_DRAWS} draws" if METHODS[plan.method].samples else ""
-        chosen, drawn = plan.decide(Estimator()), plan.decide(Estimator(n_mc_iter=1000))
-        lines[0] += f"{draws}, because {chosen.reason}; with n_mc_iter=1000: {drawn.method}, because {drawn.reason}."
+        draws = f", from {DEFAULT_DRAWS} draws" if METHODS[chosen.method].samples else ""
+        method, why = ("none", drawn.why) if isinstance(drawn, McreparError) else (drawn.method, drawn.reason)
+        lines[0] += f"{draws}, because {chosen.reason}; with n_mc_iter=1000: {method}, because {why}."
     if plan.infinite_variance:
         lines.append(f"Monte Carlo has infinite variance here: {plan.infinite_variance}.")
     limit = plan.q.noise.mgf_limit
