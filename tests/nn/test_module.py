@@ -378,3 +378,28 @@ def test_a_number_of_draws_is_asked_of_every_tensors_own_method():
     bnn = bayesian(nn.Linear(3, 2), "normal", "normal", "exact", overrides={"bias": {"kl_method": "direct"}})
     with pytest.raises(MethodError, match="n_mc_iter=50 with method='exact'"):
         bnn.kl(n_mc_iter=50)
+
+
+@pytest.mark.parametrize("options", [{}, {"structure": "rank1", "members": 2}])
+def test_what_is_no_generator_is_refused(options):
+    bnn = bayesian(nn.Linear(3, 2), "normal", **options)
+    for ask in (bnn.draw, bnn.kl, partial(bnn.kl, "exact"), partial(kl, bnn, "exact")):
+        with pytest.raises(ParameterError, match=r"generator=3: it is of type int.*manual_seed"):
+            ask(generator=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "member", "match"),
+    [
+        ({"structure": "rank1", "members": 2}, 4, r"draw\(member=4\): the network has no such member. Use 0 to 1"),
+        ({"structure": "rank1", "members": 2}, -1, "member=-1: it is too small"),
+        ({"structure": "rank1"}, 1, "no such member. Use 0, or None"),
+        ({}, 1, "no such member. Use 0, or None"),
+        ({}, "a", "member='a': it is a str"),
+    ],
+)
+def test_a_member_that_does_not_exist_is_refused(options, member, match):
+    bnn = bayesian(nn.Linear(3, 2), "normal", **options)
+    assert bnn.draw(member=0)["weight"].shape == (2, 3)
+    with pytest.raises(ParameterError, match=match):
+        bnn.draw(member=member)

@@ -24,6 +24,7 @@ from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_t
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
 from mcrepar.nn.select import Overrides, Place, Select, selected, spread, watch_optimizers
 from mcrepar.nn.swap import Draw, Slots, freeze_copy, frozen_weights, held, plain_copy, remember_as, run
+from mcrepar.validation import check_generator, whole_number
 
 if TYPE_CHECKING:
     from mcrepar.nn.diagnose import Diagnosis
@@ -94,7 +95,14 @@ class BayesianModule(nn.Module):
         Args:
             generator: the source of the noise, of any device; None is the default RNG.
             member: of rank-1 factors, whose sample it is; None is any of them.
+
+        Raises:
+            ParameterError: where there is no such member, or `generator` is something else.
         """
+        check_generator(generator)
+        if member is not None and whole_number("member", member, 0) >= max(self.members, 1):
+            there = f"0 to {self.members - 1}" if self.members > 1 else "0"
+            raise ParameterError(f"draw(member={member})", "the network has no such member", f"{there}, or None")
         if member is None:
             where = None if generator is None else generator.device
             several = self.members > 1
@@ -145,6 +153,7 @@ class BayesianModule(nn.Module):
             n_mc_iter: likewise, whatever the method; it is left out where a new method draws nothing.
             generator: the source of the noise, of any device; None is the default RNG.
         """
+        check_generator(generator)
         tensors = list(random_tensors(self).values())
         estimators = [_requested(tensor.options.estimator, method, n_mc_iter) for tensor in tensors]
         parts = [t.divergence(estimator, generator) for t, estimator in zip(tensors, estimators, strict=True)]
