@@ -37,6 +37,16 @@ def test_a_learned_scale_survives_save_and_load(tmp_path):
     assert torch.allclose(b.aleatoric, torch.tensor(2.5).exp().expand(7, 1))
 
 
+def test_a_learned_scale_keeps_its_precision(tmp_path):
+    likelihood = Normal("learned").double()
+    nn.init.constant_(likelihood.log_scale, 1 / 3)
+    TrainedModel(mcrepar.bayesian(nn.Linear(2, 1).double()), likelihood).save(tmp_path / "model")
+    again = TrainedModel.load(tmp_path / "model", nn.Linear(2, 1).double()).likelihood
+    assert again.log_scale.dtype == torch.float64
+    assert again.log_scale.item() == 1 / 3
+    assert again.log_scale.requires_grad
+
+
 def test_a_network_of_ones_own_training_is_saved_with_its_likelihood(tmp_path):
     bnn, likelihood = mcrepar.bayesian(nn.Linear(2, 1)), Normal("learned")
     nn.init.constant_(likelihood.log_scale, -0.5)

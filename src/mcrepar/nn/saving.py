@@ -168,6 +168,8 @@ def _likelihood_from(item: Json, tensors: Mapping[str, Tensor]) -> Likelihood | 
     if item is None:
         return None
     likelihood = LIKELIHOODS[item["name"]](**item["options"])
+    for tensor in tensors.values():  # load_state_dict would round them to the precision of a new one
+        likelihood.to(tensor.dtype)
     likelihood.load_state_dict(dict(tensors))
     return likelihood
 
