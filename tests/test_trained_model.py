@@ -91,6 +91,22 @@ def test_a_prediction_prepares_its_input_in_batches():
         model.predict(x, batch_size=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("prepare", [PREPARE, Preparation()])
+@pytest.mark.parametrize("given", [torch.float32, torch.float64])
+def test_input_comes_in_the_precision_of_the_network(dtype, prepare, given):
+    model = TrainedModel(mcrepar.bayesian(nn.Linear(2, 1).to(dtype)), Normal(0.5), prepare)
+    x = torch.randn(3, 2, dtype=given)
+    for raw in (x, x.numpy()):
+        assert [batch.dtype for batch in model.batches(raw)] == [dtype]
+        assert model.predict(raw, draws=2).mean.shape == (3, 1)
+
+
+def test_input_of_whole_numbers_stays_as_it_is():
+    model = TrainedModel(mcrepar.bayesian(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 1))))
+    assert model.predict(torch.randint(5, (4, 3)).numpy(), draws=2).mean.shape == (4, 1)
+
+
 @pytest.mark.parametrize(
     ("shape", "layout"), [((2, 3, 4, 4), torch.channels_last), ((2, 3, 4, 4, 4), torch.channels_last_3d)]
 )

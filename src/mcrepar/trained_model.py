@@ -74,13 +74,14 @@ class TrainedModel:
         return self
 
     def batches(self, x: Any, batch_size: int = 256) -> Batches:
-        """Raw examples as batches of the network's input, for `predict`.
+        """Raw examples as batches of the network's input, in its precision, for `predict`.
 
         Args:
             x: a tensor or an array, (examples, ...).
             batch_size: examples of each.
         """
-        return Batches(self.prepare, torch.as_tensor(x), whole_number("batch_size", batch_size))
+        dtype = next((p.dtype for p in self.bnn.parameters() if p.is_floating_point()), torch.float32)
+        return Batches(self.prepare, torch.as_tensor(x), whole_number("batch_size", batch_size), dtype)
 
     def predict(
         self,
@@ -142,15 +143,18 @@ class Batches:
         prepare: from raw examples to input.
         x: raw, (examples, ...).
         batch_size: examples of each.
+        dtype: of input of real numbers.
     """
 
     prepare: Preparation
     x: Tensor
     batch_size: int
+    dtype: torch.dtype
 
     def __iter__(self) -> Iterator[Tensor]:
         for k in range(0, len(self.x), self.batch_size):
-            yield self.prepare(self.x[k : k + self.batch_size])
+            batch = self.prepare(self.x[k : k + self.batch_size])
+            yield batch.to(self.dtype) if batch.is_floating_point() else batch
 
 
 def preparation_from(item: Any) -> Preparation:
