@@ -149,6 +149,14 @@ def test_the_kl_is_that_of_the_factors_and_the_mean_over_members():
         torch.testing.assert_close(bnn.kl(), sum(parts) / members)
 
 
+def test_the_divergence_that_was_computed_is_the_one_that_is_checked(monkeypatch):
+    bnn = bayesian(nn.Linear(3, 2), structure="rank1")
+    values = iter([1.0, math.inf])  # of the outputs and of the inputs; a second look would find finite ones
+    monkeypatch.setattr("mcrepar.nn.random_tensor.apply_plan", lambda *_: torch.tensor(next(values, 1.0)))
+    with pytest.raises(ParameterError, match=r"weight, inputs.*exceeds the range"):
+        bnn.kl()
+
+
 def test_members_take_turns_among_examples_and_draws():
     """With factors that hardly vary, the examples of a batch are spread evenly over the members, and so are draws."""
     net, x = layer("linear")

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator
 from contextvars import copy_context
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -148,20 +149,25 @@ class BayesianModule(nn.Module):
     ) -> Tensor:
         """The sum of KL(q || p) over all random tensors, in nats.
 
+        Of several members it is the mean, by convexity a bound on the KL of their mixture.
+
         Args:
             method: instead of the one chosen when the network was made.
             n_mc_iter: likewise, whatever the method; it is left out where a new method draws nothing.
             generator: the source of the noise, of any device; None is the default RNG.
         """
         check_generator(generator)
-        tensors = list(random_tensors(self).values())
-        estimators = [_requested(tensor.options.estimator, method, n_mc_iter) for tensor in tensors]
-        parts = [t.divergence(estimator, generator) for t, estimator in zip(tensors, estimators, strict=True)]
-        total = torch.stack(parts).sum()
+        tensors = [tensor.tensors for tensor in random_tensors(self).values()]
+        parts = [
+            [t.divergence(_requested(t.options.estimator, method, n_mc_iter), generator) for t in group]
+            for group in tensors
+        ]
+        each = [torch.stack(group).sum() / self.members if self.members else group[0] for group in parts]
+        total = torch.stack(each).sum()
         if not bool(torch.isfinite(total)):
-            for tensor, part in zip(tensors, parts, strict=True):
+            for tensor, part in zip(chain(*tensors), chain(*parts), strict=True):
                 tensor.check(part)
-        return total.to(wide_dtype(tensors[0].log_scale.dtype))
+        return total.to(wide_dtype(tensors[0][0].log_scale.dtype))
 
     def diagnose(self, x: Any = None, **options: Any) -> Diagnosis:
         """Did the posterior learn? How far scales moved, signal-to-noise, what is at the prior; printed it is prose.

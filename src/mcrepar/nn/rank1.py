@@ -25,7 +25,6 @@ from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.forwards.layer_weight import Weight
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named
@@ -113,16 +112,6 @@ class RankOne(nn.Module):
         """Wbar o (r s^T), per group of a convolution."""
         whole = self.weight.view(self.grouped) * r.view(self.by_output)
         return (whole if s is None else whole * s.view(self.by_input)).view(self.weight.shape)
-
-    def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """The mean over members of KL(q || p) of their factors: by convexity a bound on that of the mixture."""
-        parts = [factor.divergence(estimator, generator) for factor in self.tensors]
-        return torch.stack(parts).sum() / self.members
-
-    def check(self, value: Tensor) -> None:
-        """Say what is wrong where the KL is not finite."""
-        for factor in self.tensors:
-            factor.check(factor.divergence())
 
     def adopt(self, prior: Prior, pretrained: bool, signs: str) -> None:
         """Take a prior that comes with a state."""
