@@ -47,6 +47,12 @@ def test_a_learned_scale_keeps_its_precision(tmp_path):
     assert again.log_scale.requires_grad
 
 
+def test_training_data_are_kept_by_a_clear_yes_alone(tmp_path):
+    with pytest.raises(ParameterError, match="keep_calibration_data='no'"):
+        trained(Normal(0.5)).save(tmp_path / "model", keep_calibration_data="no")
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_network_of_ones_own_training_is_saved_with_its_likelihood(tmp_path):
     bnn, likelihood = mcrepar.bayesian(nn.Linear(2, 1)), Normal("learned")
     nn.init.constant_(likelihood.log_scale, -0.5)

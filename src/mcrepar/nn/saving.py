@@ -69,9 +69,6 @@ def save(
     >>> bool(same.kl() == bnn.kl())
     True
     """
-    if keep_calibration_data not in (True, False):
-        asked = f"save(..., keep_calibration_data={keep_calibration_data!r})"
-        raise ParameterError(asked, "it is not yes or no", "True or False")
     write_model(bnn, folder, likelihood, keep_data=keep_calibration_data)
 
 
@@ -98,6 +95,9 @@ def write_model(
         raise ParameterError(
             f"save({type(bnn).__name__})", "it is no BayesianModule", "bayesian(net), or the .module of a wrapped one"
         )
+    if keep_data not in (True, False):
+        asked = f"save(..., keep_calibration_data={keep_data!r})"
+        raise ParameterError(asked, "it is not yes or no", "True or False")
     path = _path("save", folder)
     described = _describe_likelihood(likelihood)
     with bnn.slots.lock:
