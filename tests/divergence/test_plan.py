@@ -410,3 +410,28 @@ def test_errors_of_a_kept_plan_are_raised_as_copies():
         assert {(type(error), str(error)) for error in found} == {(type(kept), str(kept))}
         assert explain(q, p).method == (None if method == "auto" else "quad")
         assert kept.__traceback__ is None  # the default is found without an error
+
+
+def test_methods_that_are_added_later_are_asked():
+    """A row that is added or replaced counts for pairs that were planned before, and is forgotten after."""
+    from unittest.mock import patch
+
+    from mcrepar.divergence import methods
+
+    def refusal(plan, name):
+        return None if plan.q.noise.symmetric else MethodError(f"{plan.pair} by {name}", "no symmetry", "'stream'")
+
+    before = {q: explain(q, "lognormal" if q == "gamma" else "normal") for q in ("normal", "gamma")}
+    row = methods.Method("as stream", methods.METHODS["stream"].run, refusal)
+    for rows in ({"mirrored": row}, {"stream": row}):
+        name = next(iter(rows))
+        with patch.dict(methods.METHODS, rows):
+            assert name in explain("normal", "normal").methods
+            assert name not in explain("gamma", "lognormal").methods
+            assert name in methods.SAMPLED
+            with pytest.raises(MethodError, match="no symmetry"):
+                kl_divergence(example_posterior("gamma", 3), prior("lognormal"), name, 5)
+            infinite = explain("normal", "gamma")
+            assert name in infinite.refusals
+    assert ("mirrored" in methods.SAMPLED, len(methods.SAMPLED)) == (False, 6)
+    assert before == {q: explain(q, "lognormal" if q == "gamma" else "normal") for q in ("normal", "gamma")}

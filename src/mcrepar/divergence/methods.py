@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,9 @@ DEFAULT_DEGREE = 4
 ALIASES = {"closed": "exact"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Method:
-    """How E log p(W) is estimated: a row of `METHODS`.
+    """How E log p(W) is estimated: a row of `METHODS`, which users may add to.
 
     Args:
         meaning: one clause for people.
@@ -298,4 +298,19 @@ METHODS = {
     "direct": Method(
         "M draws of the weights, all in the graph", estimates.averaged(average.direct, hidden=False), weights=True),
 }  # fmt: skip
-SAMPLED = tuple(name for name, row in METHODS.items() if row.samples)
+
+
+class _Sampled(Collection[str]):
+    """The names of the methods that draw noise, rows that are added later included."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, row in METHODS.items() if row.samples)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+SAMPLED = _Sampled()

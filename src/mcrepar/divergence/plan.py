@@ -1,8 +1,8 @@
 """What a pair of families allows: the tuple (n, t), its size, the verdict, the methods, every refusal.
 
-A plan looks at families, never at tensor values, and is cached. Four questions decide everything:
-is the posterior's support inside the prior's? does every moment that the KL needs exist? has every statistic
-of the prior a finite tuple (Theorem F)? if not, is its expectation known in closed form?
+A plan looks at families and at the rows of `METHODS`, never at tensor values, and is cached. Four questions decide
+everything: is the posterior's support inside the prior's? does every moment that the KL needs exist? has every
+statistic of the prior a finite tuple (Theorem F)? if not, is its expectation known in closed form?
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
 from mcrepar.divergence import reasons
 from mcrepar.divergence.contraction import Tuple
-from mcrepar.divergence.methods import METHODS, Estimator, unmet_refusal, variance_error
+from mcrepar.divergence.methods import METHODS, Estimator, Method, unmet_refusal, variance_error
 from mcrepar.divergence.taylor import inner
 from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, named_extremes, plan_term
 from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
@@ -35,6 +35,7 @@ Terms = tuple[TermPlan, ...]
 Statistics = tuple[Monomial, ...]
 Sides = tuple[Posterior, Prior]
 Keys = set[tuple[float, ...]]
+Rows = tuple[tuple[str, Method], ...]
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,13 @@ class Plan:
 
     def decide(self, request: Estimator) -> Decision:
         """What runs for a request, on the tensors that this plan was asked for with, or on families alone."""
-        return decide(self, *(self.sides or (None, None)), request)
+        q, p = self.sides or (None, None)
+        return decide(self, q, p, request)
 
     def outcome(self, request: Estimator) -> Decision | McreparError:
         """The same, with the error where nothing runs."""
-        return _outcome(self, *(self.sides or (None, None)), request)
+        q, p = self.sides or (None, None)
+        return _outcome(self, q, p, request)
 
     @property
     def conditions(self) -> Names:
@@ -299,7 +302,7 @@ def explain(q: str | Posterior, p: object) -> Plan:
 def plan_pair(q: Posterior, p: Prior) -> Plan:
     """The cached plan of two objects."""
     with named_extremes(q, p):
-        return _plan(PosteriorKey.of(q), PriorKey.of(p.over(q.numel) if q.learned else p))
+        return _plan(PosteriorKey.of(q), PriorKey.of(p.over(q.numel) if q.learned else p), tuple(METHODS.items()))
 
 
 def _at_scale(plan: Plan, q: Posterior) -> Plan:
@@ -317,19 +320,19 @@ def _at_scale(plan: Plan, q: Posterior) -> Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(q: PosteriorKey, p: PriorKey) -> Plan:
+def _plan(q: PosteriorKey, p: PriorKey, rows: Rows) -> Plan:
     terms = tuple(plan_term(q, statistic, center) for statistic, center in p.terms)
     refusal = reasons.support_refusal(q, p)
     if refusal is not None:
-        return Plan(q, p, "INF-S", refusal.why, terms, dict.fromkeys(METHODS, refusal))
+        return Plan(q, p, "INF-S", refusal.why, terms, {name: refusal for name, _ in rows})
     diverging = next((s for t in terms for s in moments(q, t) if not q.noise.finite(s)), None)
     if diverging is not None:
         refusal = reasons.moment_refusal(q, p, diverging)
-        return Plan(q, p, "INF-M", refusal.why, terms, dict.fromkeys(METHODS, refusal))
+        return Plan(q, p, "INF-M", refusal.why, terms, {name: refusal for name, _ in rows})
     wide = next((s for t in terms for s in moments(q, t) if not q.noise.finite(2 * s)), None)
     variance = "" if wide is None else f"it needs E |xi|^{2 * wide:g}{reasons.threshold(q, 2 * wide)}"
     verdict = "N" if any(t.entries is None for t in terms) else reasons.theorem(q, terms)
     powers = [t.statistic.growth for t in terms if t.entries is None and q.form.outer is EXP]
     plan = Plan(q, p, verdict, reasons.reason(q, p, verdict, terms), terms, {}, variance, max([0.0, *powers]))
-    refusals = {name: error for name, row in METHODS.items() if (error := row.refusal(plan, name)) is not None}
+    refusals = {name: error for name, row in rows if (error := row.refusal(plan, name)) is not None}
     return replace(plan, refusals=refusals)
