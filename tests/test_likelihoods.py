@@ -159,3 +159,11 @@ def test_a_normal_y_has_no_classes():
 def test_reprs():
     assert repr(Normal(0.5)) == "Normal(scale=0.5)"
     assert repr(Normal("learned")) == "Normal(scale='learned')"
+
+
+def test_a_reshape_is_suggested_only_where_it_is_possible():
+    with pytest.raises(ParameterError) as caught:
+        Categorical().check(torch.zeros(5, 3), torch.zeros(4, dtype=torch.long))
+    assert "reshape" not in str(caught.value)
+    with pytest.raises(ParameterError, match="reshape"):
+        Categorical().check(torch.zeros(5, 3), torch.zeros(5, 1, dtype=torch.long))

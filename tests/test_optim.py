@@ -188,3 +188,9 @@ def test_groups_let_scales_move():
 def test_refusals(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("rates", [{"lr": -1.0}, {"lr": math.nan}, {"lr": "1e-3"}, {"lr": 1e-3, "scale_lr": math.inf}])
+def test_groups_refuse_what_is_no_learning_rate(rates):
+    with pytest.raises(ParameterError, match="it is no learning rate"):
+        mcrepar.optim.groups(mcrepar.bayesian(nn.Linear(2, 1)), **rates)

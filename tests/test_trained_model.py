@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -160,3 +161,22 @@ def test_both_move_to_a_device():
     assert {p.device.type for p in [*model.bnn.parameters(), *model.likelihood.parameters()]} == {"meta"}
     assert TrainedModel(mcrepar.bayesian(nn.Linear(1, 1))).to("cpu").likelihood is None
     assert Categorical().options == {}
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "why"),
+    [((0.0,) * 10, (1.0,), "10 means and 1 standard deviations"), ((0.0,), (0.0,), "is not positive")],
+)
+def test_a_preparation_that_cannot_be_is_refused_when_it_is_made(mean, std, why):
+    with pytest.raises(ParameterError, match=why):
+        Preparation(mean, std)
+
+
+def test_tensors_and_names_become_what_they_mean(tmp_path):
+    prepare = Preparation(torch.tensor([1.0, 2.0]), np.array([0.5, 0.5], np.float32))
+    assert prepare == Preparation((1.0, 2.0), (0.5, 0.5))
+    model = TrainedModel(mcrepar.bayesian(nn.Linear(2, 1)), "normal", prepare)
+    model.to("cpu").save(tmp_path / "model")
+    again = TrainedModel.load(tmp_path / "model", nn.Linear(2, 1))
+    assert again.prepare == prepare
+    assert isinstance(again.likelihood, mcrepar.likelihoods.Normal)

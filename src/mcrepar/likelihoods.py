@@ -84,7 +84,8 @@ class Likelihood(nn.Module, ABC):
     def _check_shape(self, wanted: tuple[int, ...], y: Tensor, output: Tensor) -> None:
         if tuple(y.shape) != wanted:
             shapes = f"y has the shape {tuple(y.shape)}, and the output {tuple(output.shape)}"
-            self._refuse(shapes, f"a y of shape {wanted}, for instance by y.reshape{wanted}")
+            by = f", for instance by y.reshape{wanted}" if y.numel() == math.prod(wanted) else ""
+            self._refuse(shapes, f"a y of shape {wanted}{by}")
 
 
 class Categorical(Likelihood):

@@ -52,6 +52,10 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
     scales = [tensor.log_scale for tensor in _posteriors(net)]
     ours = {id(p) for p in scales}
     others = [p for p in net.parameters() if id(p) not in ours]
+    given: dict[str, Any] = {"lr": lr, "scale_lr": lr if scale_lr is None else scale_lr}
+    for name, value in given.items():
+        if not (isinstance(value, Real | Tensor) and 0 <= float(value) < math.inf):
+            raise ParameterError(f"groups(net, {name}={value!r})", "it is no learning rate", "a number from 0 on")
     rate = SCALE_RATE * lr if scale_lr is None else scale_lr
     found = [{"params": others, "lr": lr}, {"params": scales, "lr": rate, "weight_decay": 0.0}]
     return [group for group in found if group["params"]]

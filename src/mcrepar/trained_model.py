@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mcrepar.data.batches import standardise
 from mcrepar.errors import ParameterError
-from mcrepar.likelihoods import Likelihood
+from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.saving import read_model, write_model
 from mcrepar.prediction import MAX_BYTES, Prediction, predict
@@ -38,6 +38,14 @@ class Preparation:
     std: tuple[float, ...] = ()
     channels_last: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            why = f"there are {len(self.mean)} means and {len(self.std)} standard deviations"
+            why = why if len(self.mean) != len(self.std) else f"std={self.std} is not positive"
+            raise ParameterError("Preparation(mean, std)", why, "one mean and one positive std for every channel")
+
     def __call__(self, x: Tensor) -> Tensor:
         """The input, on the device of x."""
         if self.mean:
@@ -52,7 +60,8 @@ class TrainedModel:
 
     Args:
         bnn: the network.
-        likelihood: of y given its output, with the scale that was learned; None takes the output itself for y.
+        likelihood: of y given its output, with the scale that was learned, or its name; None takes the output itself
+            for y.
         prepare: from raw examples to the network's input.
 
     >>> from mcrepar import bayesian
@@ -65,6 +74,9 @@ class TrainedModel:
     bnn: BayesianModule
     likelihood: Likelihood | None = None
     prepare: Preparation = field(default_factory=Preparation)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "likelihood", likelihood_of(self.likelihood))
 
     def to(self, device: torch.device | str) -> TrainedModel:
         """The same model, moved to a device."""

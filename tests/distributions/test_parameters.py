@@ -238,3 +238,8 @@ def test_intervals():
     assert HALF_LINE not in Interval(1e-9, math.inf)
     assert 3.0 not in LINE, "an interval holds intervals"
     assert str(HALF_LINE) == "(0, inf)"
+
+
+def test_aliases_are_among_the_nearest_names():
+    with pytest.raises(mcrepar.UnknownFamilyError, match="'gaussian'"):
+        mcrepar.posterior("gausian")

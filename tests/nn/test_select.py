@@ -224,3 +224,8 @@ def test_an_unknown_option_is_refused():
         bayesian(Net(), overrides={"head": {"sigma": 0.1}})
     with pytest.raises(ParameterError, match="no such option"):
         bayesian(Net(), overrides={"head": {"forward": "local"}})
+
+
+def test_a_frozen_network_is_called_frozen():
+    with pytest.raises(ParameterError, match=r"all parameters of the network are frozen.*requires_grad_\(True\)"):
+        bayesian(nn.Linear(2, 1).requires_grad_(False))

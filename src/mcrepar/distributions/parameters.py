@@ -92,7 +92,7 @@ def find(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str])
     key = compact.get(canonical(name).replace("_", ""))
     if key is not None:
         return key
-    near = closest(canonical(name), sorted(known))
+    near = closest(canonical(name), sorted([*known, *aliases]))
     raise UnknownFamilyError(f"{kind} {name!r}", "no family has this name", " or ".join(map(repr, near)))
 
 

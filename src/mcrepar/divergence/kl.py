@@ -82,13 +82,14 @@ def expectation(
     Args:
         q: a posterior with learned tensors.
         g: a statistic (`Monomial`, `General`), or a function of the weights: from a tensor of weights with a leading
-            dimension of draws to one number per weight, or to one per draw.
-        n_mc_iter: M, the number of Monte Carlo iterations.
+            dimension of draws to one number per weight, or to one per draw. Nothing is known of such a function, so
+            that its expectation is estimated from samples, also where it does not exist.
+        n_mc_iter: M, the number of Monte Carlo iterations; None is 100 where samples are needed.
         method: as in `kl_divergence`.
         generator: likewise.
 
     Raises:
-        McreparError: the expectation does not exist, or the method does not apply to it.
+        McreparError: the expectation of a statistic does not exist, or the method does not apply to it.
 
     >>> from mcrepar import posterior
     >>> q = posterior("normal", loc=torch.tensor([0.0, 1.0]), scale=torch.tensor([1.0, 2.0]))

@@ -24,7 +24,7 @@ from mcrepar.validation import check_generator, whole_number
 
 AT_PRIOR = 0.01  # nats below which a weight says what its prior says
 STILL = 0.05  # of a log scale that has hardly moved
-EVEN = 0.01  # the spread of moves over their mean, below which an optimizer's largest steps made them
+EVEN = 0.05  # the spread of moves over their mean, below which an optimizer's largest steps made them
 MOST = 0.9  # of the weights
 SAMPLE = 20_000  # weights of a tensor that are compared with the prior
 

@@ -100,6 +100,9 @@ def selected(net: nn.Module, select: Select) -> list[Place]:
                     "names of trainable floating-point parameters",
                 )
         chosen = [p for p in free if any(_matches(pattern, p) for pattern in patterns)]
+    if not chosen and every and not any(p.parameter.requires_grad for p in every):
+        why = "all parameters of the network are frozen (requires_grad=False)"
+        raise ParameterError("bayesian(net)", why, "net.requires_grad_(True)")
     if not chosen:
         raise ParameterError(
             "bayesian(net, select=...)", "it selects no trainable parameter", f"names such as {_some(every)}"
