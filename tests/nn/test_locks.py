@@ -374,3 +374,33 @@ def test_a_thread_that_has_ended_trains_no_more():
         wait.set()
         for thread in others:
             thread.join()
+
+
+def test_a_fork_that_does_not_wait_any_longer_leaves_the_locks_of_another_fork_alone(monkeypatch):
+    lock, taken, done = network().slots.lock, threading.Event(), threading.Event()
+
+    def fork() -> bool:
+        mcrepar.nn.locks._before_fork()
+        taken.set()
+        done.wait(60)
+        mcrepar.nn.locks._after_fork()  # raises where somebody else has released them
+        return True
+
+    def free() -> bool:
+        found = lock.lock.acquire(blocking=False)
+        if found:
+            lock.lock.release()
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        forking = pool.submit(fork)
+        try:
+            assert taken.wait(60)
+            monkeypatch.setattr(mcrepar.nn.locks, "PATIENCE", 0.0)
+            mcrepar.nn.locks._before_fork()
+            mcrepar.nn.locks._after_fork()
+            assert not free()
+        finally:
+            done.set()
+        assert forking.result(60)
+    assert free()

@@ -1,4 +1,4 @@
-"""Locks, and what they protect: all state that the threads of a process share is listed here.
+"""Locks, and what they protect, with the other state of `nn` that the threads of a process share.
 
 Invariants:
 - The lock of a Bayesian neural network (`bnn.slots.lock`) is held while a sample of its weights is swapped in, while
@@ -6,7 +6,12 @@ Invariants:
 - `SEEDING` is held while the default RNGs are seeded for one forward of `elbo(..., generator=...)`: there is one
   default RNG for all threads.
 - `MODES` is held while layers around Bayesian ones, which have no lock, are switched to eval mode or back.
-- `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none.
+- `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none,
+  and gives back those that its own thread took.
+
+Other state of the process: `passes._SWITCHED`, the layers that predictions have switched to eval mode, under `MODES`;
+`select._EMPTIED`, with the hook of all optimizers that looks there, and `local._WARNED`, weak collections without a
+lock: two threads at once give the same warning twice, at worst.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from mcrepar.errors import MethodError
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
 
 _LOCKS: WeakSet[Lock] = WeakSet()
-_HELD: list[Lock] = []  # by the thread that forks, while it does
+_FORKING = threading.local()  # its `held` are the locks of a thread that forks, while it does
 _PREDICTED: ContextVar[frozenset[int]] = ContextVar("networks that this thread predicts with", default=frozenset())
 
 
@@ -94,7 +99,7 @@ def _before_fork() -> None:
                 break
             held.append(lock)
         if busy is None:
-            _HELD.extend(held)
+            _FORKING.held = held
             return
         for lock in held:
             lock.lock.release()
@@ -110,8 +115,8 @@ def _all_locks() -> list[Lock]:
 
 
 def _after_fork() -> None:
-    while _HELD:
-        _HELD.pop().lock.release()
+    for lock in vars(_FORKING).pop("held", ()):  # none where the fork did not wait any longer
+        lock.lock.release()
 
 
 def _in_child() -> None:
