@@ -22,7 +22,7 @@ from mcrepar.errors import MethodError, TaylorWarning
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
 from mcrepar.nn import last_layer
-from mcrepar.nn.last_layer import METHODS, TAYLOR, log_prob
+from mcrepar.nn.last_layer import LAST_LAYER_METHODS, TAYLOR, log_prob
 from mcrepar.nn.preactivation import Part, Preactivation, capture
 from mcrepar.nn.swap import run as run_on
 from mcrepar.objective import elbo
@@ -248,7 +248,7 @@ def test_taylor_is_the_polynomial_s_mean_and_says_what_it_is():
 
 # ---- memory
 
-SAMPLED = [(kind, method) for kind, row in METHODS.items() for method in row if method != "quadrature"]
+SAMPLED = [(kind, method) for kind, row in LAST_LAYER_METHODS.items() for method in row if method != "quadrature"]
 
 
 @pytest.mark.filterwarnings("ignore::mcrepar.TaylorWarning")

@@ -221,6 +221,10 @@ def test_rows_of_one_example_share_its_factors():
         (lambda: bayesian(nn.Linear(3, 4), structure="rank2"), "no such structure. Use 'weights' or 'rank1'"),
         (lambda: bayesian(nn.Linear(3, 4), members=2), "only factors have members"),
         (lambda: bayesian(nn.Linear(3, 4), structure="rank1", forward="local"), "every example has factors of its own"),
+        (
+            lambda: bayesian(nn.Linear(3, 4), structure="rank1", forward="flipout"),
+            r"one\. Leave out forward=, or choose structure='weights'\.$",
+        ),
         (lambda: bayesian(nn.Linear(3, 4), "exponential", structure="rank1"), "could not be made smaller"),
         (lambda: bayesian(nn.Linear(3, 4), "loggamma", structure="rank1"), "could not be made smaller"),
         (lambda: bayesian(nn.Linear(3, 4), posterior("horseshoe", slab=None), structure="rank1"), "it has no mean"),

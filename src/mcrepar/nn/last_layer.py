@@ -51,7 +51,7 @@ def log_prob(
         generator: the source of the noise; None is the default RNG of the device.
     """
     m = _draws(draws)
-    methods = METHODS.get(type(likelihood), {})
+    methods = LAST_LAYER_METHODS.get(type(likelihood), {})
     if not methods or (isinstance(likelihood, Normal) and likelihood.kind == "heteroscedastic"):
         why = "log p is neither linear in u^2 nor that of classes"
         raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
@@ -214,8 +214,10 @@ class _Mean(torch.autograd.Function):
         return None, None, None, *(grad.view(-1, *[1] * (s.dim() - 1)) * s for s in ctx.saved_tensors)
 
 
-Estimate = Callable[[Any, Preactivation, Tensor, int | None, torch.Generator | None], Tensor]
-METHODS: dict[type[Likelihood], dict[str, Estimate]] = {  # by default "stream" for M draws, else the first
+LastLayerEstimate = Callable[[Any, Preactivation, Tensor, int | None, torch.Generator | None], Tensor]
+LAST_LAYER_METHODS: dict[
+    type[Likelihood], dict[str, LastLayerEstimate]
+] = {  # by default "stream" for M draws, else the first
     Normal: {"tuple": _square},
     Bernoulli: {"quadrature": _quadrature, "bound": _bound, "taylor": _taylor, "stream": _stream},
     Categorical: {"stream": _stream},

@@ -38,7 +38,8 @@ def check_structure(forward: object, structure: object, members: object) -> tupl
         raise MethodError(f"members={count}", "only factors have members", "structure='rank1'")
     if factored and forward != "weights":
         why = "every example has factors of its own in training, and every draw one"
-        raise MethodError(f"structure='rank1' with forward={forward!r}", why, "it without forward=...")
+        instead = "Leave out forward=, or choose structure='weights'."
+        raise MethodError(f"structure='rank1' with forward={forward!r}", why, instead)
     return count, factored
 
 
