@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import product
 
 import pytest
 import torch
 
 import mcrepar
-from mcrepar import POSTERIORS, PRIORS, McreparError, ParameterError, SupportMismatchError, expectation, explain
+from mcrepar import (
+    POSTERIORS,
+    PRIORS,
+    McreparError,
+    ParameterError,
+    SupportMismatchError,
+    expectation,
+    explain,
+    posterior,
+)
 from mcrepar.distributions.statistics import General, Monomial
 from mcrepar.divergence.methods import METHODS
 from tests.conftest import example_posterior, example_prior, seeded
@@ -106,6 +116,26 @@ def test_what_has_no_expectation():
         expectation(q, lambda w: w.sum())
     with pytest.raises(ParameterError, match="no noise"):
         expectation("normal", TWO)
+
+
+def test_its_errors_speak_of_an_expectation():
+    """Every message names E g, none a KL, a prior or an option that `expectation` has not."""
+    q, heavy = example_posterior("normal", 2), example_posterior("student_t", 2, df=3.0)
+    large = posterior("lognormal", loc=torch.zeros(2), scale=torch.full((2,), 14.0))
+    cases = [
+        (lambda: expectation(q, lambda w: w.sqrt(), 50, "stream"), "not a number"),
+        (lambda: expectation(large, ONE), r"exceeds the range of torch\.float32"),
+        (lambda: expectation(heavy, TWO, 5, "repar"), "infinite variance"),
+        (lambda: expectation(example_posterior("gamma", 2), Monomial(1000.0)), "too extreme"),
+    ]
+    for call, why in cases:
+        with pytest.raises(McreparError, match=why) as caught:
+            call()
+        assert caught.value.asked.startswith("E ")
+        assert not re.search(r"KL|prior|force", str(caught.value))
+    assert "force" not in str(explain(heavy, lambda w: w.square().sum((1,))))
+    with pytest.raises(ParameterError, match="generator=42: it is of type int"):
+        expectation(q, TWO, 5, "repar", generator=42)
 
 
 def test_it_is_public():

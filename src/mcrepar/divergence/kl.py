@@ -23,9 +23,11 @@ from mcrepar.divergence.estimates import Estimate, Job, moments
 from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Plan, decide, plan_pair
-from mcrepar.divergence.terms import named_extremes
+from mcrepar.divergence.terms import named_extremes, pair_of
 from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
+from mcrepar.validation import check_generator
 
+CLOSER = "parameters of posterior and prior that lie closer together"
 SEEN, UNSEEN = 1e-6, 1e-9  # the error of a quadrature that is warned of: relative, and per weight
 
 
@@ -218,10 +220,8 @@ def check_objects(q: object, p: Prior, generator: object) -> None:
     """Refuse templates and tensors that do not fit together."""
     if not isinstance(q, Posterior):
         raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
-    shape, pair = q.shape, f"KL({q.name} || {p.name})"
-    if generator is not None and not isinstance(generator, torch.Generator):
-        what = f"{pair} with a generator of type {type(generator).__name__}"
-        raise ParameterError(what, "it draws nothing", "a torch.Generator")
+    check_generator(generator)
+    shape, pair = q.shape, pair_of(q, p)
     for name, word in p.words.items():
         why = f"the prior's {name} is {word!r}, which only a network fills in"
         raise ParameterError(pair, why, "a tensor, or bayesian(net, ...)")
@@ -255,17 +255,18 @@ def _check_tensor(what: str, value: Tensor, q: Posterior) -> None:
 def _check_error(plan: Plan, value: Tensor, error: Tensor, size: int) -> None:
     """Refuse a quadrature that float64 ends before the mean is reached; warn where its error may be seen."""
     found, near = float(value.detach()), float(error)
+    integrand, closer = ("the function", "a smaller scale") if plan.p.expected else ("log p", CLOSER)
     if math.isinf(near):
         raise ParameterError(
             f"{plan.pair} by quad",
-            "log p goes on growing faster than the posterior falls up to where float64 ends",
-            "parameters of posterior and prior that lie closer together",
+            f"{integrand} goes on growing faster than the posterior falls up to where float64 ends",
+            closer,
         )
     if near > max(SEEN * abs(found), UNSEEN * size):
         warnings.warn(
             f"{plan.pair} by quad is {found:.6g} with an estimated error of {near:.1g}: its nodes do not resolve "
-            "log p, or its mean lies further out than float64 reaches; choose parameters of posterior and prior that "
-            "lie closer together, or compare with method='stream'",
+            f"{integrand}, or its mean lies further out than float64 reaches; choose {closer}, or compare with "
+            "method='stream'",
             QuadratureWarning,
             stacklevel=5,
         )
@@ -274,11 +275,11 @@ def _check_error(plan: Plan, value: Tensor, error: Tensor, size: int) -> None:
 def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
     """Never a silent NaN or infinity: name the parameter that broke, or the range that was exceeded."""
     if not bool(torch.isfinite(value.to(wide_dtype(q.dtype)))):
-        raise diagnosis(plan, q, p)
+        raise diagnosis(plan, q, p, bool(value.isnan()))
 
 
-def diagnosis(plan: Plan, q: Posterior, p: Prior) -> McreparError:
-    """Why a KL is not finite."""
+def diagnosis(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
+    """Why a value is not finite; `nan`: it is not even infinite."""
     constraints = {"free_loc": REAL, "free_scale": POSITIVE, "free_log_scale": REAL}
     try:
         for name, constraint in constraints.items():
@@ -290,9 +291,9 @@ def diagnosis(plan: Plan, q: Posterior, p: Prior) -> McreparError:
     except ParameterError as error:
         return error
     scales = q.scale.detach()
-    return ParameterError(
-        plan.pair,
-        f"its value exceeds the range of {wide_dtype(q.dtype)}, the posterior's scale being between "
-        f"{float(scales.min()):g} and {float(scales.max()):g} and the prior {p!r}",
-        "float64 tensors, or parameters of posterior and prior that lie closer together",
-    )
+    broken = "is not a number (NaN)" if nan else f"exceeds the range of {wide_dtype(q.dtype)}"
+    why = f"its value {broken}, the posterior's scale being between {float(scales.min()):g} and {float(scales.max()):g}"
+    if not p.expected:
+        return ParameterError(plan.pair, f"{why} and the prior {p!r}", f"float64 tensors, or {CLOSER}")
+    instead = "a function that is a number at every weight" if nan else "float64 tensors, or a smaller scale"
+    return ParameterError(plan.pair, why, instead)

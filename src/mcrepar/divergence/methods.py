@@ -187,11 +187,12 @@ def _needs_polynomials(plan: Plan, name: str) -> McreparError | None:
 
 def variance_error(plan: Plan, method: str, why: str) -> InfiniteVarianceError:
     """The refusal of a Monte Carlo method without variance."""
-    others = [f"method={m!r} or " for m in plan.methods if not METHODS[m].samples]
+    others = [f"method={m!r}" for m in plan.methods if not METHODS[m].samples]
+    last = ["a posterior with lighter tails"] if plan.p.expected else ["force=True to run it all the same"]
     return InfiniteVarianceError(
         f"{plan.pair} by {method}",
         f"the {plan.p.value} is finite, but its Monte Carlo estimate has infinite variance: {why}",
-        f"{''.join(others)}force=True to run it all the same",
+        " or ".join([*others, *last]),
     )
 
 

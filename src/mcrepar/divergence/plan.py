@@ -26,7 +26,7 @@ from mcrepar.divergence import reasons
 from mcrepar.divergence.contraction import Tuple
 from mcrepar.divergence.methods import METHODS, Estimator, Method, unmet_refusal, variance_error
 from mcrepar.divergence.taylor import inner
-from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, named_extremes, plan_term
+from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, moments, named_extremes, pair_of, plan_term
 from mcrepar.errors import InfiniteKLError, McreparError, ParameterError
 
 Names = tuple[str, ...]  # `Plan.tuple` hides the type inside the class
@@ -67,7 +67,7 @@ class Plan:
     @property
     def pair(self) -> str:
         """The pair as errors name it."""
-        return self.p.with_posterior(self.q)
+        return pair_of(self.q, self.p)
 
     @property
     def has_tuple(self) -> bool:

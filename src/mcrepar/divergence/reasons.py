@@ -12,7 +12,7 @@ from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.methods import DEFAULT_DRAWS, METHODS, Estimator, wide_dtype
-from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan
+from mcrepar.divergence.terms import PosteriorKey, PriorKey, TermPlan, pair_of
 from mcrepar.errors import InfiniteKLError, InfiniteVarianceError, McreparError, ParameterError, SupportMismatchError
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def support_refusal(q: PosteriorKey, p: PriorKey) -> McreparError | None:
         return None
     if p.expected:
         why = f"the posterior lives on {q.support}, and {p.name} is defined on {p.support} alone"
-        return SupportMismatchError(p.with_posterior(q), why, "a posterior of positive weights such as 'gamma'")
+        return SupportMismatchError(pair_of(q, p), why, "a posterior of positive weights such as 'gamma'")
     where = "a simplex, which has no volume" if p.simplex else str(p.support)
     if p.kernel and not p.improper and positive:
         instead = f"prior({p.name!r}, improper=True) for its kernel"
     else:
         instead = "a prior on the half-line such as 'gamma'" if positive else "a prior on the line such as 'normal'"
     why = f"the posterior lives on {q.support}, the prior on {where}, so the KL is infinite"
-    return SupportMismatchError(p.with_posterior(q), why, instead)
+    return SupportMismatchError(pair_of(q, p), why, instead)
 
 
 def threshold(q: PosteriorKey, power: float) -> str:
@@ -129,7 +129,7 @@ def moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLErro
     if "needs" in needs:
         instead = f"posterior({q.name!r}, ...) with {needs.split('needs ')[1]}, or {instead}"
     why = f"it needs E |xi|^{power:g} of {q.noise.label}{needs}, so the {p.value} is infinite"
-    return InfiniteKLError(p.with_posterior(q), why, instead)
+    return InfiniteKLError(pair_of(q, p), why, instead)
 
 
 def range_refusal(plan: Plan, q: Posterior) -> McreparError | None:
@@ -195,7 +195,8 @@ def _methods(plan: Plan) -> list[str]:
     chosen, drawn = plan.outcome(Estimator()), plan.outcome(Estimator(n_mc_iter=1000))
     lines = [f"Methods: {', '.join(plan.methods)}. Default: {plan.method}"]
     if isinstance(chosen, InfiniteVarianceError):
-        lines[0] += ", all of them only with force=True."
+        forced = "all of them only with force=True" if not plan.p.expected else "because Monte Carlo has no variance"
+        lines[0] += f", {forced}."
     elif isinstance(chosen, McreparError):
         lines[0] += f", because {chosen.why}."
     else:

@@ -64,9 +64,10 @@ class PriorKey:
         """What is computed of it."""
         return "expectation" if self.expected else "KL"
 
-    def with_posterior(self, q: PosteriorKey | Posterior) -> str:
-        """The pair as errors name it."""
-        return f"E {self.name} under {q.name}" if self.expected else f"KL({q.name} || {self.name})"
+
+def pair_of(q: PosteriorKey | Posterior, p: PriorKey | Prior) -> str:
+    """The pair as errors name it."""
+    return f"E {p.name} under {q.name}" if p.expected else f"KL({q.name} || {p.name})"
 
 
 @dataclass(frozen=True)
@@ -125,4 +126,5 @@ def named_extremes(q: Posterior, p: Prior) -> Iterator[None]:
         yield
     except ArithmeticError as error:
         why = f"a parameter is too extreme for float64 ({error})"
-        raise ParameterError(f"KL({q!r} || {p!r})", why, "milder values") from error
+        pair = f"E {p.name} under {q!r}" if p.expected else f"KL({q!r} || {p!r})"
+        raise ParameterError(pair, why, "milder values") from error
