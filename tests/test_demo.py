@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FLAT = {"stats", "repar", "taylor", "stream", "regen"}
 WITHOUT_M = {"exact", "quad"}

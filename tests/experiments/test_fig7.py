@@ -13,6 +13,8 @@ from mcrepar.models import MODELS, model
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
 
+pytestmark = pytest.mark.slow
+
 CPU = EXPERIMENT.settings["cpu"]
 RIGHT = {"deterministic": 0.87, "radial": 0.885, "normal": 0.86, "radial-whole": 0.865, "normal-whole": 0.1,
          "published": 0.865}  # fmt: skip

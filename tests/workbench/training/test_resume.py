@@ -13,6 +13,8 @@ from mcrepar.workbench.training import train
 from mcrepar.workbench.training.checkpoint import newest
 from tests.workbench.training.tiny import config, log_of, model_of, words, write_images
 
+pytestmark = pytest.mark.slow
+
 KILLER = """
 import os, random, signal, sys, time
 import torch
