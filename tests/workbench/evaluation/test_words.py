@@ -96,7 +96,7 @@ def test_foreign_sets_and_their_notes():
 
 
 def test_a_new_metric_is_one_row_and_its_number(monkeypatch):
-    monkeypatch.setitem(METRICS, "gini", MetricRow("Gini", "inequality of the probabilities", "higher"))
+    monkeypatch.setitem(METRICS, "gini", MetricRow("Gini", "inequality of the probabilities", "higher", lambda c: 0.25))
     results = found()
     results["in"]["gini"] = 0.25
     row = metric_rows(results)[-1]
