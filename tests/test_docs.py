@@ -319,7 +319,9 @@ def test_experiments_that_were_run_have_a_page(tmp_path):
     assert sum("| not run yet |" in row for row in rows) == len(EXPERIMENTS) - 1
     assert sorted(file.name for file in (tmp_path / "claims").iterdir()) == ["fig4.md", "fig4.png"]
     page = (tmp_path / "claims" / "fig4.md").read_text(encoding="utf-8")
-    assert page.startswith("[![a graph](fig4.png)](fig4.png) of [docs/math.md, D4](../math.md#d4-law-of-the-mc-error")
+    assert page.startswith(
+        "[![a graph](fig4.png)](fig4.png) of [docs/math.md, D4](../math.md#d4-distribution-of-the-mc-error"
+    )
     assert (tmp_path / "claims" / "fig4.png").read_bytes() == b"picture"
 
 

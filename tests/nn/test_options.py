@@ -93,7 +93,7 @@ REFUSED = {
     "no parameters": (lambda: bayesian(nn.ReLU()), ParameterError, "no parameters"),
     "nothing selected": (build(select=lambda name, p: False), ParameterError, "selects no trainable parameter"),
     "unknown pattern": (build(select="head*"), ParameterError, "no parameter matches"),
-    "nothing trainable": (lambda: bayesian(nn.Linear(2, 2).requires_grad_(False)), ParameterError, "no trainable"),
+    "nothing trainable": (lambda: bayesian(nn.Linear(2, 2).requires_grad_(False)), ParameterError, "are frozen"),
     "norm layers only": (lambda: bayesian(nn.BatchNorm1d(3)), ParameterError, "no trainable"),
     "lazy": (lambda: bayesian(nn.LazyLinear(3)), ParameterError, "no shape yet"),
     "twice": (lambda: bayesian(build()()), ParameterError, "Bayesian already"),
