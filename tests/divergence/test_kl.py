@@ -232,7 +232,7 @@ def test_the_way_of_a_kl_from_call_to_gradient_visits_few_files():
     kl_divergence(q, p)  # the plan is cached
 
     def note(frame, event, arg):
-        if event == "call" and "/mcrepar/" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(str(Path(mcrepar.__file__).parent)):
             visited.add(Path(frame.f_code.co_filename).name)
 
     sys.setprofile(note)
