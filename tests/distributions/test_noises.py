@@ -30,6 +30,7 @@ from mcrepar.distributions.noises import (
     Radial,
     SignedGammaPower,
 )
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.special import log_scaled_e1
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import ParameterError
@@ -628,7 +629,7 @@ def test_split_is_one_joint_draw():
     n, sizes = 40_000, [1, 3, 6]
     noise, g = Radial(10), generator(13)
     where = {"dtype": torch.float64, "device": "cpu", "generator": g}
-    radius, block = noise.split(n, sizes, **where)
+    radius, block = noise.split(Source(**where), n, sizes)
     xi = torch.cat([noise.draw(n, d, radius=block[:, b], **where) for b, d in enumerate(sizes)], dim=1).numpy()
     np.testing.assert_allclose(np.linalg.norm(xi, axis=1), radius.numpy(), rtol=1e-12)
     assert stats.kstest(radius.numpy(), stats.halfnorm().cdf).pvalue > 1e-4
@@ -641,9 +642,9 @@ def test_split_is_one_joint_draw():
     whole = noise.draw(n, 10, **where).numpy()
     for j in (0, 5):
         assert stats.ks_2samp(xi[:, j], whole[:, j]).pvalue > 1e-4
-    radius, block = noise.split(5, [10], **where)
+    radius, block = noise.split(Source(**where), 5, [10])
     assert torch.equal(block, radius[:, None])
-    assert Normal().split(5, sizes, **where) is None
+    assert Normal().split(Source(**where), 5, sizes) is None
 
 
 @pytest.mark.parametrize(
@@ -761,3 +762,15 @@ def test_noises_are_values(noise):
     assert noise.label
     assert noise.joint == isinstance(noise, Radial)
     assert noise.positive != noise.symmetric
+
+
+def test_a_noise_without_what_it_needs_says_what_is_missing():
+    class Bare(Noise):
+        def _label(self):
+            return "bare"
+
+        def _sample(self, source, draws, size, radius):
+            return source.normal(draws, size)
+
+    with pytest.raises(NotImplementedError, match="Bare has no _grid, which a distribution without `_rule` needs"):
+        Bare().nodes()

@@ -64,7 +64,10 @@ class Noise(ABC):
     @property
     def _grid(self) -> Grid:
         """The points of log |xi| over which the density is integrated."""
-        raise NotImplementedError
+        raise self._lacks("_grid", "a distribution without `_rule`")
+
+    def _lacks(self, member: str, kind: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} has no {member}, which {kind} needs: define it in its class")
 
     def _rule(self) -> Rule:
         return quadrature.both_signs(_half_line(self)) if self.symmetric else _half_line(self)
@@ -116,16 +119,8 @@ class Noise(ABC):
         """
         return self._sample(Source(dtype, device, generator), draws, size, radius)  # (draws, size)
 
-    def split(
-        self,
-        draws: int,
-        sizes: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, Tensor] | None:
-        """The norms (draws,) and (draws, blocks) with which blocks drawn apart are one joint draw."""
+    def split(self, source: Source, draws: int, sizes: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+        """The norms (draws,) and (draws, blocks) with which blocks drawn apart are one joint draw, if it is joint."""
         return None
 
     def log_density(self, xi: Tensor) -> Tensor:
@@ -245,7 +240,7 @@ class Noise(ABC):
             source: of random numbers.
             shape: of the result, (..., outputs).
         """
-        raise NotImplementedError
+        raise self._lacks("project", "a distribution with projects = True")
 
     def project_means(self, source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
         """The means of projections and of their squares over M draws, in a time independent of M.
@@ -255,7 +250,7 @@ class Noise(ABC):
             draws: M, at least 30.
             shape: of the results, (..., outputs).
         """
-        raise NotImplementedError
+        raise self._lacks("project_means", "a distribution with projects = True")
 
 
 @lru_cache(maxsize=4096)

@@ -67,24 +67,15 @@ class Radial(Noise):
         norm = vector_norm(z).clamp_(min=torch.finfo(source.dtype).tiny)
         return z.mul_((radius / norm).to(source.dtype)[:, None])
 
-    def split(
-        self,
-        draws: int,
-        sizes: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def split(self, source: Source, draws: int, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The norms |r| and |r| sqrt(G_b / sum G), G_b ~ chi^2(sizes[b])."""
-        source = Source(dtype, device, generator)
         precise = replace(source, dtype=torch.float64)
         radius = source.normal(draws).abs_()
         if len(sizes) == 1:
             return radius, radius[:, None]
         squares = torch.stack([precise.gamma(d / 2, draws) for d in sizes], dim=1)
         shares = (squares / squares.sum(1, keepdim=True)).sqrt_()
-        return radius, (radius[:, None] * shares).to(dtype)
+        return radius, (radius[:, None] * shares).to(source.dtype)
 
     def log_density(self, xi: Tensor) -> Tensor:
         """The sum log(2/pi)/2 - rho^2/2 - (d-1) log rho - log A_d, rho = |xi|: O(d log d), hence float64."""

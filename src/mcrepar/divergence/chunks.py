@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.noise import Noise
-from mcrepar.distributions.random import GOLDEN, on_cores
+from mcrepar.distributions.random import GOLDEN, Source, on_cores
 from mcrepar.distributions.random import new_seed as new_seed
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
@@ -137,8 +137,8 @@ class Chunks:
         generator = torch.Generator(self.device)
         generator.manual_seed(self._seed(0, first))
         sizes = [b.stop - b.start for b in self.blocks]
-        parts = self.noise.split(count, sizes, dtype=self.dtype, device=self.device, generator=generator)
-        assert parts is not None
+        parts = self.noise.split(Source(self.dtype, self.device, generator), count, sizes)
+        assert parts is not None, "only joint noise is drawn in blocks"
         return parts
 
     def _seed(self, place: int, first: int) -> int:
