@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mcrepar.errors import ParameterError
+from mcrepar.validation import closest
 
 if TYPE_CHECKING:
     from experiments.experiment import Experiment
@@ -38,7 +38,7 @@ def find(name: str) -> Experiment:
     asked = name.lower()
     if asked not in EXPERIMENTS:
         near = [known for known in EXPERIMENTS if asked and known.startswith(asked)]
-        near = near or difflib.get_close_matches(asked, EXPERIMENTS, n=2, cutoff=0.5) or [*EXPERIMENTS, "all"]
+        near = near or closest(asked, [*EXPERIMENTS, "all", "list"])
         raise ParameterError(f"reproduce {name}", "there is no such experiment", " or ".join(near))
     found: Experiment = import_module(f"experiments.{asked.replace('-', '_')}").EXPERIMENT
     return found
