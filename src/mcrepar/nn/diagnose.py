@@ -27,6 +27,7 @@ STILL = 0.05  # of a log scale that has hardly moved
 EVEN = 0.05  # the spread of moves over their mean, below which an optimizer's largest steps made them
 MOST = 0.9  # of the weights
 SAMPLE = 20_000  # weights of a tensor that are compared with the prior
+BLOCK = 2**16  # densities that are evaluated at once, which fit into a cache
 
 
 @dataclass(frozen=True)
@@ -287,8 +288,9 @@ def _normal_kl(mean: Tensor, std: Tensor, p: Prior) -> Tensor:
     nodes = torch.linspace(-6, 6, 201, dtype=torch.float64)
     weights = torch.softmax(-0.5 * nodes.square(), 0)
     cross = torch.zeros_like(mean)
-    for x, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        cross += weight * p.log_prob(mean + x * std)
+    block = max(1, BLOCK // mean.numel())
+    for some, share in zip(nodes.split(block), weights.split(block), strict=True):
+        cross += share.to(mean) @ p.log_prob(mean + some.to(mean)[:, None] * std)
     return p.density.penalty * std.square() - cross - std.log() - 0.5 * math.log(2 * math.pi * math.e)
 
 
