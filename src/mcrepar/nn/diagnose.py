@@ -288,9 +288,10 @@ def _normal_kl(mean: Tensor, std: Tensor, p: Prior) -> Tensor:
     nodes = torch.linspace(-6, 6, 201, dtype=torch.float64)
     weights = torch.softmax(-0.5 * nodes.square(), 0)
     cross = torch.zeros_like(mean)
-    block = max(1, BLOCK // mean.numel())
-    for some, share in zip(nodes.split(block), weights.split(block), strict=True):
-        cross += share.to(mean) @ p.log_prob(mean + some.to(mean)[:, None] * std)
+    block = max(1, BLOCK // max(1, mean.numel()))
+    for k in range(0, len(nodes), block):
+        some, share = nodes[k : k + block].to(mean), weights[k : k + block].to(mean)
+        cross += share @ p.log_prob(mean + some[:, None] * std)
     return p.density.penalty * std.square() - cross - std.log() - 0.5 * math.log(2 * math.pi * math.e)
 
 

@@ -124,7 +124,7 @@ def test_numbers_that_are_too_small_are_refused(name):
         ({"clip": 0.0}, "not positive"),
         ({"kl_warmup": 1.5}, "a share above 1"),
         ({"validation": 1.0}, "a share above 0.9"),
-        ({"epochs": 3, "deterministic_epochs": 3}, "would be deterministic"),
+        ({"epochs": 3, "deterministic_epochs": 4}, "would be deterministic"),
         ({"beta": 0.5}, "graves has no beta"),
         ({"stop_on": "elbo"}, "nothing stops without --patience"),
         ({"stop_on": "accuracy", "patience": 3}, "no value of"),

@@ -203,8 +203,11 @@ def print_results(results: words.Results, report: Path) -> None:
     for line in lines:
         console.print(line, markup=False)
     draws = f"{results['draws']} draws"
-    scores = [(r["title"], r["value"], r["mean"], r["better"]) for r in words.metric_rows(results)]
-    _table(console, words.title(results), ("metric", draws, "mean weights", "better"), scores)
+    columns = {"title": "metric", "value": draws, "mean": "mean weights", "twin": "twin", "better": "better"}
+    if not results.get("twin"):
+        del columns["twin"]
+    scores = [[row[key] for key in columns] for row in words.metric_rows(results)]
+    _table(console, words.title(results), list(columns.values()), scores)
     sets = [(r["tau"], r["share"], r["count"], r["accuracy"], r["interval"]) for r in words.threshold_rows(results)]
     if sets:
         heads = ("draws that agree", "share of examples", "examples", "accuracy", "95 % interval")

@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from mcrepar import __version__, metrics
 from mcrepar.data.dataset import Split
 from mcrepar.errors import CollapseWarning, ParameterError
+from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.random_tensor import random_tensors
@@ -34,6 +36,7 @@ from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
 from mcrepar.workbench.evaluation.report import print_results, write_report
 from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
+from mcrepar.workbench.training.twin import Twin, read_twin
 
 WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
@@ -72,7 +75,8 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     kind = CLASSES if run.facts.classes else NUMBERS
     y = own.y.numpy()
     prediction = _predict(run, run.bnn, own.x, options, options.draws)
-    at_mean = _predict(run, _AtMean(run.bnn), own.x, options, 1)
+    at_mean = _predict(run, _Fixed(run.bnn, partial(run_on, run.bnn, complete(run.bnn, "mean"))), own.x, options, 1)
+    twin = read_twin(run)
     answers = kind.answers(prediction)
     contents: Arrays = {"y": y, "draws": np.array(options.draws), "classes": np.array(run.facts.classes, dtype=np.str_)}
     contents |= answers | _pictures(kind, own.x, answers, y, options.images)
@@ -91,35 +95,55 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         "ood": {},
         "notes": notes,
     }
+    if twin is not None:
+        at_twin = _by_twin(run, twin, own.x, options)
+        twin_answers = kind.answers(at_twin)
+        results["twin"] = kind.scores(at_twin, twin_answers, y)
     for other in ood:
         prediction = _predict(run, run.bnn, other.split.x, options, options.draws)
         theirs = kind.answers(prediction)
         results["ood"][other.name] = _detection(kind, run, prediction, answers, theirs, other)
+        if twin is not None:
+            its = kind.answers(_by_twin(run, twin, other.split.x, options))
+            usual, doubt = next(iter(kind.doubts.items()))
+            detected = metrics.detection(doubt(twin_answers), doubt(its))
+            results["ood"][other.name]["by_score"][f"{usual}_of_the_twin"] = detected
         kept = {"y": other.split.y.numpy(), **theirs, **_pictures(kind, other.split.x, theirs, None, options.images)}
         contents |= {f"ood_{other.name}_{key}": value for key, value in kept.items()}
     return _write(run.folder, results, contents, options)
 
 
-class _AtMean(nn.Module):
-    """The network at the mean of its weights: its prediction without averaging over draws."""
+class _Fixed(nn.Module):
+    """One network in place of the draws of a Bayesian one: it at the mean of its weights, or its twin."""
 
-    def __init__(self, bnn: BayesianModule) -> None:
+    def __init__(self, bnn: BayesianModule, call: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.bnn = bnn
-        self.weights = complete(bnn, "mean")
+        self.bnn, self.call = bnn, call
 
     def forward(self, x: Tensor) -> Any:
-        return run_on(self.bnn, self.weights, x)
+        return self.call(x)
 
 
-def _predict(run: Run, net: nn.Module, x: Tensor, options: EvaluateOptions, draws: int) -> Prediction:
+def _predict(
+    run: Run,
+    net: nn.Module,
+    x: Tensor,
+    options: EvaluateOptions,
+    draws: int,
+    likelihood: Likelihood | None = None,
+) -> Prediction:
     """All sets are predicted with the same draws of the weights."""
     device = next(run.bnn.parameters()).device
     generator = torch.Generator(device).manual_seed(options.seed)
     bar = options.progress and draws > 1 and sys.stdout.isatty()
     most = 0 if run.facts.classes else 2**31  # classes need no samples, only running statistics
     batches = run.model.batches(x, options.batch_size)
-    return predict(net, batches, draws, options.batch_size, run.likelihood, generator, bar, max_bytes=most)
+    likelihood = likelihood or run.likelihood
+    return predict(net, batches, draws, options.batch_size, likelihood, generator, bar, max_bytes=most)
+
+
+def _by_twin(run: Run, twin: Twin, x: Tensor, options: EvaluateOptions) -> Prediction:
+    return _predict(run, _Fixed(run.bnn, twin.net.__call__), x, options, 1, twin.likelihood)
 
 
 def _ood_data(own: Split, options: EvaluateOptions) -> list[OodData]:

@@ -144,12 +144,12 @@ def _tile(name: str, value: float) -> dict[str, str]:
 
 
 def metric_rows(results: Results) -> list[dict[str, str]]:
-    """Every metric with its meaning, for the draws and for the mean weights.
+    """Every metric with its meaning, for the draws, for the mean weights and for the deterministic twin.
 
     Args:
         results: metrics.json.
     """
-    scores, mean = results["in"], results["mean_weights"]
+    scores, mean, twin = results["in"], results["mean_weights"], results.get("twin") or {}
     signs = {"higher": "↑", "lower": "↓", "": ""}
     return [
         {
@@ -159,6 +159,7 @@ def metric_rows(results: Results) -> list[dict[str, str]]:
             "better": METRICS[name].better,
             "value": shown(name, value),
             "mean": shown(name, mean.get(name)) if name != "mutual_information" else NONE,
+            "twin": shown(name, twin.get(name)) if name != "mutual_information" else NONE,
         }
         for name, value in scores.items()
     ]

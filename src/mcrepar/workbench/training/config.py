@@ -17,7 +17,8 @@ from mcrepar.user_files import LARGEST_YAML, read_text, read_yaml
 from mcrepar.validation import check_value, fits
 
 END = "...\n"  # what YAML writes after a value that stands alone
-MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard")  # between a run and its continuation
+# between a run and its continuation
+MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard", "twin")
 CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
 
 
@@ -52,6 +53,9 @@ class ModelOptions:
     model_options: Mapping[str, Any] = option(dict, "options of its builder, such as --model-options.width 2")
     warm_start: str | None = option(None, "weights to start from: a .safetensors file, or a state_dict by torch.save")
     deterministic_epochs: int = option(0, "how many of the first epochs train the plain network, without noise and KL")
+    twin: bool = option(
+        False, "train the deterministic network too, with the same data, seed and epochs: evaluate then shows both"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +151,7 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
             value = getattr(self, name)
             if value > most:
                 raise ParameterError(f"{flag(name)} {value}", f"it is a share above {most:g}", "a smaller one")
-        if self.deterministic_epochs >= self.epochs:
+        if self.deterministic_epochs > self.epochs or (self.deterministic and self.twin):
             why = f"all {self.epochs} epochs would be deterministic"
             raise ParameterError(f"{flag('deterministic_epochs')} {self.deterministic_epochs}", why, "more --epochs")
         if self.beta != 1 and self.kl_schedule in ("graves", "blundell", "paper"):
@@ -156,6 +160,11 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
 
         if self.stop_on != TrainConfig.stop_on and self.patience is None:
             raise ParameterError(f"--stop-on {self.stop_on}", "nothing stops without --patience", "--patience 10 too")
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the weights never become random."""
+        return self.deterministic_epochs == self.epochs
 
     def differences(self, other: TrainConfig) -> list[str]:
         """The options in which two runs differ, of those that must not."""

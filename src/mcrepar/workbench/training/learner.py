@@ -38,6 +38,7 @@ from mcrepar.workbench.training.setup import (
     read_trained,
 )
 from mcrepar.workbench.training.task import Task
+from mcrepar.workbench.training.twin import write_twin
 
 
 class Learner:
@@ -66,7 +67,8 @@ class Learner:
         self.net = build_network(config, task.facts, warm=True).to(world.device)
         self._try()
         if config.deterministic_epochs:
-            make_bayesian(build_network(config, task.facts), config)  # refuses now what it would refuse later
+            if not config.deterministic:
+                make_bayesian(build_network(config, task.facts), config)  # refuses now what it would refuse later
             self._adopt(self.net)
         else:
             self.become_bayesian()
@@ -226,26 +228,27 @@ class Learner:
             folder: of the model; an error leaves the model that it holds.
             numbers: what `copy` returned, to write a model of the past.
         """
-        assert self.bayesian is not None
         if numbers is None:
-            self._save(self.bayesian, self.likelihood, folder)
+            self._save(self.net, self.likelihood, folder)
             return
         present = self.copy()
         self._load(numbers)
         try:
-            self._save(self.bayesian, self.likelihood, folder)
+            self._save(self.net, self.likelihood, folder)
         finally:
             self._load(present)
 
-    def _save(self, bnn: BayesianModule, likelihood: Likelihood, folder: Path, pool: bool = False) -> None:
+    def _save(self, net: nn.Module, likelihood: Likelihood, folder: Path, pool: bool = False) -> None:
         if folder.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(folder))
-        write_model(bnn, folder, likelihood, asdict(self.task.facts.preparation(self.config)), pool=pool)
+        if not isinstance(net, BayesianModule):
+            write_twin(net, likelihood, folder)
+            return
+        write_model(net, folder, likelihood, asdict(self.task.facts.preparation(self.config)), pool=pool)
 
     def pool_statistics(self, folder: Path) -> None:
         """Add the norm statistics to the model that was written."""
-        assert self.bayesian is not None
-        if self.bayesian.calibration.layers:
+        if self.bayesian is not None and self.bayesian.calibration.layers:
             best = read_trained(folder, self.config, self.task.facts).to(self.world.device)
             assert best.likelihood is not None
             lay_out(best.bnn, self.config, self.task.facts)

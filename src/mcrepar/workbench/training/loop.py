@@ -24,6 +24,7 @@ from mcrepar.workbench.training.progress import display_of
 from mcrepar.workbench.training.run_folder import RunFolder
 from mcrepar.workbench.training.schedules import final_beta, seed_of
 from mcrepar.workbench.training.task import Task
+from mcrepar.workbench.training.twin import twin_of
 
 FAILED = 1000  # above the number of every signal
 
@@ -37,17 +38,26 @@ def run(config: TrainConfig) -> Path:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     with joined(config.device) as world:
-        folder = RunFolder(config)
-        if world.first(folder.check) == "finished":
-            if world.rank == 0 and config.progress != "none":
-                print(f"{folder.path} has finished before; there is nothing to do", flush=True)
-            return folder.path
-        try:
-            trainer = Trainer(config, folder, world)
-            with caught() as signals:
-                trainer.fit(signals)
-        finally:
-            folder.release()
+        if config.twin:
+            world.first(RunFolder(twin_of(config)).check)  # refuses now what it would refuse later
+        folder = _run(config, world)
+        if config.twin:
+            _run(twin_of(config), world)
+    return folder
+
+
+def _run(config: TrainConfig, world: World) -> Path:
+    folder = RunFolder(config)
+    if world.first(folder.check) == "finished":
+        if world.rank == 0 and config.progress != "none":
+            print(f"{folder.path} has finished before; there is nothing to do", flush=True)
+        return folder.path
+    try:
+        trainer = Trainer(config, folder, world)
+        with caught() as signals:
+            trainer.fit(signals)
+    finally:
+        folder.release()
     return folder.path
 
 
@@ -184,10 +194,11 @@ class Trainer:
             learner.net, learner.likelihood, self.task.validation, self.task.plain, config.validation_draws, self.world
         )
         row |= {"val_nll": found.nll, "val_lpd": found.lpd, f"val_{self.score}": found.score}
-        if learner.bayesian is None:
+        if learner.bayesian is None and not config.deterministic:
             return False
         with torch.no_grad():
-            loss = found.nll + final_beta(config) * float(learner.bayesian.kl()) / len(self.task.train)
+            kl = 0.0 if learner.bayesian is None else float(learner.bayesian.kl())
+        loss = found.nll + final_beta(config) * kl / len(self.task.train)
         row["val_loss"] = loss
         now = -found.lpd if config.stop_on == "predictive" else loss
         better = now < p.best

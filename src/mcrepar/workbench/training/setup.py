@@ -199,6 +199,9 @@ def open_run(folder: str | Path) -> Run:
         why = f"it holds no run ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, "a folder that mcrepar train wrote") from None
     config = read_config(folder / "config.yaml")
+    if config.deterministic:
+        why = "its network is deterministic: there is no posterior"
+        raise ParameterError(f"run {str(folder)!r}", why, "the run with a posterior, beside which --twin shows it")
     if (folder / "model" / "config.json").exists():
         trained = read_trained(folder / "model", config, facts)
         note = "" if status == "finished" else f"the run is {status}, this is its best model so far"
