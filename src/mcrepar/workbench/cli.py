@@ -233,6 +233,17 @@ def _evaluate(arguments: Namespace) -> None:
     evaluate(EvaluateOptions(**{**arguments.as_dict(), "ood": tuple(arguments.ood)}))
 
 
+def _compare_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("folders", type=str, nargs="+", help="evaluated runs, or folders of train --seeds")
+    parser.add_argument("--format", default="text", choices=_FORMATS, help="how the table is written")
+
+
+def _compare(arguments: Namespace) -> None:
+    from mcrepar.workbench.comparison import compare
+
+    print(compare(arguments.folders).text(arguments.format))
+
+
 def _experiments(name: str) -> ModuleType:
     """A module of the paper's experiments, which are in a checkout of the repository and not in the wheel."""
     checkout = Path(__file__).parents[3]
@@ -292,6 +303,7 @@ _COMMANDS = {
     "evaluate": _Command(
         _evaluate_arguments, _evaluate, "evaluate a trained network: metrics, confidence sets, report", None, True
     ),
+    "compare": _Command(_compare_arguments, _compare, "compare evaluated runs, with intervals over their seeds"),
     "explain": _Command(_pair_arguments, _explain, "explain a posterior and a prior: verdict, tuple, methods"),
     "table": _Command(_table_arguments, _table, "print the paper's Table 1 with the verdict on every pair"),
     "graph": _Command(_graph_arguments, _graph, "draw the autograd graphs of the direct and the repar estimate"),

@@ -9,7 +9,9 @@ from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
 from mcrepar.nn.forwards import FORWARDS
 from mcrepar.objective import SCHEDULES
+from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import GROUPS, LEAST, TrainConfig, names, read_config
+from tests.workbench.training.tiny import config, write_numbers
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -155,3 +157,17 @@ def test_words_are_those_of_the_tables(name, table):
 def test_the_help_names_every_forward():
     (meaning,) = (f.metadata["help"] for f in fields(TrainConfig) if f.name == "forward")
     assert all(name in meaning for name in FORWARDS)
+
+
+@pytest.mark.parametrize("seeds", ["", "a", "0,0", "0;1", "0,-1", "0,"])
+def test_seeds_that_are_no_numbers_are_refused(seeds):
+    with pytest.raises(ParameterError, match="different whole numbers"):
+        TrainConfig(seeds=seeds).runs()
+
+
+def test_several_seeds_are_several_runs(tmp_path):
+    write_numbers(tmp_path, 40)
+    options = {"model": "fcnet", "model_options": {}, "augment": "auto", "epochs": 1, "calibration": 2}
+    folder = train(config(tmp_path, seeds="3,5", **options))
+    assert sorted(path.name for path in folder.iterdir()) == ["seed-3", "seed-5"]
+    assert [read_config(folder / f"seed-{seed}" / "config.yaml").seed for seed in (3, 5)] == [3, 5]

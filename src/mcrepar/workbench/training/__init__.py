@@ -10,11 +10,14 @@ if TYPE_CHECKING:
 
 
 def train(config: TrainConfig) -> Path:
-    """Train a network as the options say, or go on with a run, and return its folder.
+    """Train a network as the options say, or go on with a run, and return its folder; that of all runs with `seeds`.
 
     Args:
         config: all options; every one has a default.
     """
     from mcrepar.workbench.training.loop import run
 
-    return run(config)
+    config.check()
+    for each in config.runs():
+        run(each)
+    return Path(config.out)

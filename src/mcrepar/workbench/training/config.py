@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -18,7 +18,7 @@ from mcrepar.validation import check_value, fits
 
 END = "...\n"  # what YAML writes after a value that stands alone
 # between a run and its continuation
-MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard", "twin")
+MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard", "twin", "seeds")
 CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
 
 
@@ -113,6 +113,7 @@ class RunOptions:
     out: str = option("runs/train", "the folder of the run")
     resume: bool = option(False, "go on with the run in that folder; its own options need not be given again")
     seed: int = option(0, "of everything random")
+    seeds: str | None = option(None, "several seeds, as 0,1,2: runs in the folders seed-0, seed-1, seed-2 of --out")
     checkpoint_minutes: float = option(5.0, "the time between checkpoints; 0: after every step")
     device: str = option("auto", "auto, cpu, cuda or cuda:K")
     precision: Literal["fp32", "bf16"] = option("fp32", "of the forward; parameters and KL stay fp32")
@@ -160,6 +161,20 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
 
         if self.stop_on != TrainConfig.stop_on and self.patience is None:
             raise ParameterError(f"--stop-on {self.stop_on}", "nothing stops without --patience", "--patience 10 too")
+
+    def runs(self) -> list[TrainConfig]:
+        """The runs to train: this one, or one for every seed in a folder of its own.
+
+        >>> [run.out for run in TrainConfig(out="runs/a", seeds="0,1").runs()]
+        ['runs/a/seed-0', 'runs/a/seed-1']
+        """
+        if self.seeds is None:
+            return [self]
+        found = [int(word) for word in self.seeds.split(",") if word.strip().isdecimal()]
+        if len(set(found)) != 1 + self.seeds.count(","):
+            why = "the seeds are different whole numbers with commas between them"
+            raise ParameterError(f"--seeds {self.seeds}", why, "--seeds 0,1,2")
+        return [replace(self, seed=seed, seeds=None, out=str(Path(self.out) / f"seed-{seed}")) for seed in found]
 
     @property
     def deterministic(self) -> bool:
