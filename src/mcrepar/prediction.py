@@ -7,6 +7,7 @@ import math
 import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
-from mcrepar.nn.batches import Batches, Output, the_tensor
+from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.module import random_parts
+from mcrepar.nn.moments.moment_pass import output_moments
+from mcrepar.nn.moments.outputs import statistics
 from mcrepar.nn.passes import evaluating, one_draw
 from mcrepar.validation import check_generator, whole_number
 
@@ -183,7 +186,7 @@ class Prediction:
 def predict(
     bnn: nn.Module,
     x: Any,
-    draws: int = 100,
+    draws: int | str = 100,
     batch_size: int = 256,
     likelihood: Likelihood | str | None = None,
     generator: torch.Generator | None = None,
@@ -202,7 +205,8 @@ def predict(
         bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers.
         x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
             of batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
-        draws: the number of draws of the weights.
+        draws: the number of draws of the weights; "moments" carries mean and variance of every activation through the
+            network in one pass instead, with the variances that `calibrate_moments` has fitted, if it was called.
         batch_size: how many examples go through the network at once.
         likelihood: of y: an object or "categorical", "bernoulli", "normal". None takes the outputs themselves for y
             (regression without noise); classification must be asked for.
@@ -218,11 +222,17 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]), torch.bool)
     """
     random_parts(bnn, "a prediction of")
-    draws, batch_size = whole_number("draws", draws), whole_number("batch_size", batch_size)
-    max_bytes = whole_number("max_bytes", max_bytes, least=0)
+    one_pass = draws == "moments"
+    draws = 1 if one_pass else whole_number("draws", draws)
+    batch_size, max_bytes = whole_number("batch_size", batch_size), whole_number("max_bytes", max_bytes, least=0)
     check_generator(generator)
     likelihood = likelihood_of(likelihood)
     batches = Batches(x, batch_size, bnn)
+    if one_pass:
+        members = output_moments(bnn, batches, output)
+        found = statistics(likelihood, members, partial(_read, likelihood), max_bytes, generator)
+        classes, parts = found.classes and Classes(*found.classes), (found.mean, found.aleatoric, found.epistemic)
+        return Prediction(found.draws, *parts, likelihood, found.kept, found.noise, classes)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
         for k in _shown(draws, progress):
@@ -289,11 +299,7 @@ class _Tally:
 
     def prediction(self) -> Prediction:
         """What remains of the draws."""
-        wrong = ~self.mean.isfinite().reshape(len(self.mean), -1).all(1)
-        if bool(wrong.any()):
-            first, count = int(wrong.nonzero()[0]), int(wrong.sum())
-            why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"
-            raise ParameterError("predict(bnn, x)", why, "an x without NaN or infinity, or look at the weights")
+        check_examples(self.mean)
         classes = None
         if isinstance(self.likelihood, Categorical | Bernoulli):
             classes = Classes(self.probs.to(self.dtype), self.votes, self.expected.to(self.dtype))

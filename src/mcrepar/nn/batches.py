@@ -128,6 +128,15 @@ def the_tensor(out: Any, output: Output) -> Tensor:
     return out
 
 
+def check_examples(mean: Tensor) -> None:
+    """Refuse outputs that are not finite, by their examples."""
+    wrong = ~mean.isfinite().reshape(len(mean), -1).all(1)
+    if bool(wrong.any()):
+        first, count = int(wrong.nonzero()[0]), int(wrong.sum())
+        why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"
+        raise ParameterError("predict(bnn, x)", why, "an x without NaN or infinity, or look at the weights")
+
+
 def _keys(out: Any) -> str:
     if isinstance(out, Mapping):
         return " or ".join(f"output={key!r}" for key in out) or "output=a function"

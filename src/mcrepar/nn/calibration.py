@@ -49,6 +49,8 @@ class Calibration(nn.Module):
         how: the call to suggest when no calibration batch was given.
     """
 
+    moment_factors: tuple[tuple[str, float], ...] = ()  # of variances in the pass of moments, operation by operation
+
     def __init__(self, net: nn.Module, how: str = "bnn.calibrate(x)") -> None:
         super().__init__()
         self.how = how
@@ -116,7 +118,7 @@ class Calibration(nn.Module):
             self.pooled[variance] = variances.mean(0) + means.var(0, correction=0)
             self.pooled[tracked] = net.get_buffer(tracked).clone()
 
-    def _stored(self, net: nn.Module) -> dict[str, Tensor]:
+    def stored(self, net: nn.Module) -> dict[str, Tensor]:
         """The pooled statistics, unless the norm layers have been trained since."""
         if self.pooled is None or net.training or self._stale(net):
             return {}
@@ -163,7 +165,7 @@ class Calibration(nn.Module):
         if not self.layers:
             return {}
         if kept is None:
-            stored = self._stored(net)
+            stored = self.stored(net)
             if not self.warned and not net.training:
                 self.warned = True
                 what = "norm statistics pooled over draws, without the batch they were measured on"

@@ -195,6 +195,11 @@ def restore_initial(random: Tensors, config: Mapping[str, Json]) -> None:
             part.initial = None if numbers is None else (float(numbers[0]), float(numbers[1]))
 
 
+def factors_from(item: Json) -> tuple[tuple[str, float], ...]:
+    """The factors of variances that were fitted, by operation."""
+    return tuple((str(name), float(factor)) for name, factor in item)
+
+
 def dtype_name(tensor: Tensor) -> str:
     """Its dtype in a word.
 
@@ -244,7 +249,8 @@ def packed(random: Tensors, calibration: Calibration) -> Tensor:
     shelf = Shelf()
     try:
         pooled = describe_tree(calibration.pooled, shelf)
-        words = json.dumps({**describe_random(random, shelf), "norm_statistics": pooled})
+        measured = {"norm_statistics": pooled, "moment_factors": calibration.moment_factors}
+        words = json.dumps({**describe_random(random, shelf), **measured})
     except McreparError:
         return torch.empty(0, dtype=torch.uint8)
     tensors = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in shelf.tensors.items()}
@@ -265,7 +271,7 @@ def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
     for tensor, there in found.items():
         tensor.adopt(there.prior, there.pretrained, there.signs)
     restore_initial(random, config)
-    calibration.pooled = pooled
+    calibration.pooled, calibration.moment_factors = pooled, factors_from(config.get("moment_factors", ()))
     if batch is not None:
         calibration.keep(*batch)
 

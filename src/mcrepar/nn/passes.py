@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.calibration import Calibration, complete
+from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.locks import MODES, Lock, locked, predicting
 from mcrepar.nn.module import BayesianModule, random_parts
-from mcrepar.nn.swap import Draw, frozen_weights, held, plain_copy, run, slot
+from mcrepar.nn.swap import Draw, alone, frozen_weights, held, plain_copy, run, slot
 
 # ---- eval mode
 
@@ -136,7 +136,7 @@ def one_draw(
         yield partial(run, net, complete(net, net.draw(generator, member)) if frozen is None else frozen)
         return
     statistics = _statistics(net)
-    with _holding(statistics.draw(net, generator)):
+    with holding(statistics.draw(net, generator)):
         found = statistics.measured(net)
         yield (lambda *args, **kwargs: statistics.run(net, found, args, kwargs)) if found else net
 
@@ -148,7 +148,7 @@ def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.M
     twin = copy.deepcopy(net).eval()
     statistics = _statistics(twin)
     draws = statistics.draw(twin, generator)
-    with _holding(draws):
+    with holding(draws):
         found = statistics.measured(twin)
     for name, statistic in found.items():
         owner, last = slot(twin, name)
@@ -162,8 +162,26 @@ def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.M
     return twin
 
 
+def calibration_of(net: nn.Module) -> Calibration:
+    """Where a network keeps what was measured of it."""
+    return net.calibration if isinstance(net, BayesianModule) else _statistics(net).calibration
+
+
+def stored_statistics(bnn: BayesianModule) -> dict[str, Tensor]:
+    """Norm statistics pooled over draws; measured anew where norm layers were trained since, if there is a batch."""
+    with alone(bnn):
+        found = bnn.calibration.stored(bnn.net)
+        if found or bnn.net.training or not bnn.calibration.layers:
+            return found
+        if bnn.calibration.kept is None:
+            return bnn.calibration.statistics(bnn.net, lambda *args: None)  # none, with its warning
+        pool_statistics(bnn)
+        return bnn.calibration.stored(bnn.net)
+
+
 @contextlib.contextmanager
-def _holding(draws: Mapping[BayesianModule, Draw]) -> Iterator[None]:
+def holding(draws: Mapping[BayesianModule, Draw]) -> Iterator[None]:
+    """A context in which all Bayesian parts of a network run on these weights."""
     with contextlib.ExitStack() as stack:
         for part, draw in draws.items():
             stack.enter_context(held(part, draw))
@@ -192,14 +210,14 @@ class _Statistics:
         generator = torch.Generator().manual_seed(0)
 
         def measure(number: int) -> dict[str, Tensor]:
-            with _holding(self.draw(net, generator)):
+            with holding(self.draw(net, generator)):
                 return self.measured(net)
 
         self.calibration.pool(net, measure)
 
     def trial(self, net: nn.Module) -> dict[str, Tensor]:
         """The statistics of the means of all weights."""
-        with _holding({part: part.mean() for part in random_parts(net)}):
+        with holding({part: part.mean() for part in random_parts(net)}):
             return self.measured(net)
 
     def measured(self, net: nn.Module) -> dict[str, Tensor]:

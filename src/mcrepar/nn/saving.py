@@ -23,6 +23,7 @@ from mcrepar.nn.description import (
     describe_random,
     describe_tree,
     dtype_name,
+    factors_from,
     random_from,
     restore_initial,
     tree_from,
@@ -35,7 +36,7 @@ from mcrepar.nn.select import Place, places
 
 KEYS = {"mcrepar", "torch", "forward", "members", "posteriors", "priors", "random"} | {
     "plain", "tied", "untrained", "calibration", "norm_statistics", "holds_training_data",
-    "likelihood", "prepare"}  # fmt: skip
+    "moment_factors", "likelihood", "prepare"}  # fmt: skip
 WRONG = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)  # of data of another form
 
 
@@ -139,7 +140,7 @@ def read_model(folder: str | os.PathLike[str], net: nn.Module) -> tuple[Bayesian
         refuse(folder, f"the {type(net).__name__} is Bayesian already", "the network that was given to bayesian")
     config, tensors = read(folder)
     older = {"members": 0, "norm_statistics": None, "holds_training_data": config.get("calibration") is not None}
-    config = {**older, "likelihood": None, "prepare": None, **config}
+    config = {**older, "moment_factors": [], "likelihood": None, "prepare": None, **config}
     if set(config) != KEYS:
         refuse(folder, f"its config.json has the wrong keys: {', '.join(sorted(set(config) ^ KEYS))}")
     with _refusing(folder):
@@ -227,6 +228,7 @@ def _described(bnn: BayesianModule, with_data: bool) -> tuple[dict[str, Json], d
         "tied": tied,
         "untrained": [name for name, p in bnn.named_parameters() if not p.requires_grad],
         "norm_statistics": describe_tree(bnn.calibration.pooled, shelf),
+        "moment_factors": bnn.calibration.moment_factors,
         "calibration": describe_tree(bnn.calibration.kept if with_data else None, shelf),
         "holds_training_data": with_data and bnn.calibration.kept is not None,
     }
@@ -259,6 +261,7 @@ def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str,
     bnn.latents.load_state_dict(saved)
     restore_initial(random_tensors(bnn), config)
     bnn.calibration.pooled = tree_from(config["norm_statistics"], shelf)
+    bnn.calibration.moment_factors = factors_from(config["moment_factors"])
     if config["calibration"] is not None:
         args, kwargs = tree_from(config["calibration"], shelf)
         bnn.calibration.take(args, kwargs, lambda: complete(bnn))

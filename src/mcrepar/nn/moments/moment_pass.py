@@ -1,0 +1,205 @@
+"""One pass of mean and variance through a network, and the factors by which its variances are fitted to draws.
+
+A pass adds up variances as if numbers were independent; weights that positions share and residual sums make them
+dependent. One factor per layer, pooling included, repairs most of it. Factors are numbers, kept with the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError, ParameterError
+from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
+from mcrepar.nn.calibration import complete
+from mcrepar.nn.module import BayesianModule, random_parts
+from mcrepar.nn.moments.rules import settling
+from mcrepar.nn.moments.tensor import MomentTensor
+from mcrepar.nn.moments.weights import check_variances, weight_moments
+from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
+from mcrepar.nn.swap import frozen_weights
+from mcrepar.validation import check_generator, whole_number
+
+Moments = tuple[Tensor, Tensor]  # mean and variance of the output
+Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
+
+
+def check_moments(net: nn.Module) -> list[BayesianModule]:
+    """The Bayesian parts of a network, all of which have variances and none of which is frozen."""
+    parts = random_parts(net, "the moments of")
+    for part in parts:
+        if frozen_weights(part) is not None:
+            raise MethodError(
+                "draws='moments' inside of bnn.frozen(...)",
+                "frozen weights are one network, without a variance",
+                "draws=1 there, or draws='moments' outside of it",
+            )
+        check_variances(part)
+    return parts
+
+
+@contextlib.contextmanager
+def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Iterator[Callable[..., Moments]]:
+    """A context with a function that runs a network on the moments of its weights, by the factors that it keeps.
+
+    Args:
+        net: a network with Bayesian parts that `check_moments` has seen.
+        output: what to take of a network that returns more than a tensor.
+        member: of rank-1 factors with several members.
+    """
+    weights: dict[BayesianModule, dict[str, Tensor]] = {}
+    for part in random_parts(net):
+        weights[part] = {**weight_moments(part, member % max(part.members, 1)), **stored_statistics(part)}
+    factors = calibration_of(net).moment_factors
+
+    def run(*args: Any, **kwargs: Any) -> Moments:
+        scaling = Scaling(factors) if factors else None
+        with settling(scaling) if scaling else contextlib.nullcontext():
+            out = the_tensor(net(*args, **kwargs), output)
+        if scaling:
+            scaling.check_end()
+        return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
+
+    with holding(weights):
+        yield run
+
+
+def members_of(net: nn.Module) -> int:
+    """How many passes there are: one for every member of rank-1 factors."""
+    return max(max(part.members, 1) for part in random_parts(net))
+
+
+def output_moments(net: nn.Module, batches: Batches, output: Output = None) -> list[Moments]:
+    """Mean and variance of the output for all examples, on the CPU, of every member; in eval mode, without a graph."""
+    check_moments(net)
+    members = []
+    with evaluating(net), torch.no_grad():
+        for k in range(members_of(net)):
+            with moment_pass(net, output, k) as call:
+                rows = [[t.cpu() for t in call(*args, **kwargs)] for args, kwargs in batches]
+            if not rows:
+                raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
+            mean, variance = (torch.cat(column) for column in zip(*rows, strict=True))
+            check_examples(mean + variance)
+            members.append((mean, variance))
+    return members
+
+
+# ---- factors
+
+
+@dataclass
+class Scaling:
+    """Multiplies the variances of a pass by factors that were fitted, in the order of its operations.
+
+    Args:
+        factors: one for every operation that has one.
+    """
+
+    factors: Sequence[Factor]
+    count: int = 0
+
+    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
+        if self.count >= len(self.factors) or self.factors[self.count][0] != name:
+            raise self._differs(name)
+        factor = self.factors[self.count][1]
+        self.count += 1
+        return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
+
+    def check_end(self) -> None:
+        """Refuse factors of a longer pass."""
+        if self.count != len(self.factors):
+            raise self._differs("the end")
+
+    def _differs(self, name: str) -> MethodError:
+        there = self.factors[self.count][0] if self.count < len(self.factors) else "the end"
+        return MethodError(
+            "draws='moments' with fitted factors",
+            f"operation {self.count} is {name}, and when factors were fitted it was {there}",
+            "mcrepar.calibrate_moments(bnn, x) once more, with the network as it is now",
+        )
+
+
+@dataclass
+class Fitting:
+    """Fits a factor to the samples at every operation, and goes on with the variances that it gives."""
+
+    factors: list[Factor] = field(default_factory=list)
+
+    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
+        there = torch.stack(result.samples).double().var(0).sum()
+        here = result.variance.double().sum()
+        factor = float(there / here) if float(here) > 0 else 1.0
+        self.factors.append((name, factor))
+        return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
+
+
+def calibrate_moments(
+    bnn: nn.Module, x: Any, draws: int = 8, generator: torch.Generator | None = None, *, output: Output = None
+) -> nn.Module:
+    """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
+
+    factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. Factors are
+    numbers in the state_dict and in saved folders; they hold for the weights as they are, so fit them after training.
+
+    Args:
+        bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is returned.
+        x: a batch of inputs as `predict` takes them, without targets; it is not kept.
+        draws: how many draws they are fitted to.
+        generator: the source of the draws; None is the default RNG.
+        output: what to take of a network that returns more than a tensor: an index, a key or a function.
+
+    >>> from mcrepar import bayesian
+    >>> bnn = bayesian(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    >>> bnn = calibrate_moments(bnn, torch.randn(16, 1, 8, 8))
+    >>> [name for name, factor in bnn.calibration.moment_factors]
+    ['conv2d', 'adaptive_avg_pool2d']
+    """
+    draws = whole_number("draws", draws, least=2)
+    check_generator(generator)
+    check_moments(bnn)
+    batches = Batches(x, 2**62, bnn)
+    with evaluating(bnn), torch.no_grad():
+        call = next(iter(batches), None)
+        if call is None:
+            raise ParameterError("calibrate_moments(bnn, x)", "x holds no batch", "at least one example")
+        found = [_fit(bnn, call, draws, generator, output, member) for member in range(members_of(bnn))]
+    calibration_of(bnn).moment_factors = tuple(
+        (name, sum(f[k][1] for f in found) / len(found)) for k, (name, _) in enumerate(found[0])
+    )
+    return bnn
+
+
+def _fit(
+    net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, output: Output, member: int
+) -> list[Factor]:
+    """The factors of one member's pass."""
+    args, kwargs = call
+    fitting, weights = Fitting(), {}
+    for part in random_parts(net):
+        which = member % max(part.members, 1)
+        weights[part] = sampled_moments(part, draws, generator, which)
+    with holding(weights), settling(fitting):
+        the_tensor(net(*args, **kwargs), output)
+    return fitting.factors
+
+
+def sampled_moments(
+    part: BayesianModule, draws: int, generator: torch.Generator | None, member: int = 0
+) -> dict[str, Tensor]:
+    """The moments of all weights together with draws of them, which have norm statistics of their own."""
+    sampled = [complete(part, part.draw(generator, member)) for _ in range(draws)]
+    known: Mapping[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
+    found: dict[str, Tensor] = {}
+    for name, t in known.items():
+        samples = tuple(draw[name] for draw in sampled)
+        if isinstance(t, MomentTensor):
+            found[name] = MomentTensor(t.expectation, t.variance, t.factors, samples)
+        else:
+            found[name] = MomentTensor(t, torch.zeros_like(t), None, samples) if t.is_floating_point() else t
+    return found

@@ -1,0 +1,131 @@
+"""From mean and variance of a network's output to what a prediction says: in closed form, or by samples of the output.
+
+A thousand samples of the *output* cost next to nothing beside a pass through the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mcrepar.likelihoods import Likelihood, Normal
+from mcrepar.nn.moments.moment_pass import Moments
+
+SAMPLES = (100, 1000)  # of an output, at least and at most
+NUMBERS = 2**24  # that the samples of all outputs may have before there are fewer than the most
+CHUNK = 2**20  # numbers that are sampled at once
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What a prediction is made of, in the words of `Prediction` and `Classes`.
+
+    Args:
+        draws: the number of samples.
+        mean: E y.
+        aleatoric: E Var[y | output].
+        epistemic: Var E[y | output].
+        kept: samples of E[y | output], or None where they would be too many.
+        noise: Var[y | output] of every sample, likewise.
+        classes: mean probabilities, votes and the expected entropy, where there are classes.
+    """
+
+    draws: int
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    kept: Tensor | None
+    noise: Tensor | None
+    classes: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+Read = Callable[[Tensor], tuple[Tensor, ...]]  # mean and variance of y given an output, and probabilities of classes
+
+
+def statistics(
+    likelihood: Likelihood | None,
+    members: Sequence[Moments],
+    read: Read,
+    max_bytes: int,
+    generator: torch.Generator | None = None,
+) -> Statistics:
+    """The mixture of Normal outputs, one for every member.
+
+    Args:
+        likelihood: of y given the output.
+        members: mean and variance of the output, (examples, ...), on the CPU.
+        read: what an output says of y.
+        max_bytes: up to which samples are kept.
+        generator: the source of the samples; None is the default RNG.
+    """
+    low, high = SAMPLES
+    draws = max(low, min(high, NUMBERS // max(members[0][0].numel(), 1)))
+    draws = -(-draws // (2 * len(members))) * 2 * len(members)  # pairs for every member
+    if likelihood is None or isinstance(likelihood, Normal):
+        return _regression(likelihood, members, draws, max_bytes)
+    return _sampled(members, read, draws, max_bytes, generator)
+
+
+def _regression(likelihood: Normal | None, members: Sequence[Moments], draws: int, max_bytes: int) -> Statistics:
+    """Closed form; the samples are quantiles of every output by itself, (k - 1/2) / draws, with variance 1."""
+    pairs = [_of_mean(likelihood, *pair) for pair in members]
+    m, v, noise = (torch.stack(column) for column in zip(*pairs, strict=True))  # (members, examples, ...)
+    mean = m.mean(0)
+    epistemic, aleatoric = v.mean(0) + m.var(0, correction=0), noise.mean(0)
+    each = draws // len(members)
+    if draws * mean.nbytes * (1 if likelihood is None else 2) > max_bytes:
+        return Statistics(draws, mean, aleatoric, epistemic, None, None)
+    z = torch.special.ndtri((torch.arange(each, dtype=torch.float64) + 0.5) / each)
+    z = (z / z.square().mean().sqrt()).to(mean).view(-1, *[1] * m.dim())
+    kept = (m + v.sqrt() * z).transpose(0, 1).reshape(draws, *mean.shape)
+    spread = (
+        None if likelihood is None else noise.expand(each, *noise.shape).transpose(0, 1).reshape(draws, *mean.shape)
+    )
+    return Statistics(draws, mean, aleatoric, epistemic, kept, spread)
+
+
+def _of_mean(likelihood: Normal | None, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of E[y | output], and E Var[y | output]: E exp(2 l) = exp(2 E l + 2 Var l)."""
+    if likelihood is None:
+        return m, v, torch.zeros_like(m)
+    likelihood.check_output(m)
+    mean, log_scale = likelihood.split(m)
+    if likelihood.kind != "heteroscedastic":
+        return mean, v, likelihood.aleatoric(m)
+    half = mean.shape[-1]
+    return mean, v[..., :half], torch.exp(2 * (log_scale + v[..., half:]))
+
+
+def _sampled(
+    members: Sequence[Moments], read: Read, draws: int, max_bytes: int, generator: torch.Generator | None
+) -> Statistics:
+    """Antithetic samples of the output, examples in chunks."""
+    m, v = (torch.stack(column) for column in zip(*members, strict=True))  # (members, examples, ...)
+    shape, rows = m.shape[1:], []
+    size = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1)))
+    where = "cpu" if generator is None else generator.device
+    for k in range(0, shape[0], size):
+        mk, std = m[:, k : k + size], v[:, k : k + size].sqrt()
+        half = torch.randn(draws // 2 // len(members), *mk.shape, generator=generator, device=where, dtype=m.dtype)
+        z = torch.cat([half, -half]).to(m.device)
+        u = (mk + std * z).flatten(0, 1)  # (draws, examples, ...)
+        rows.append(_summary(read, u, draws * m[0].nbytes <= max_bytes))
+    mean, aleatoric, epistemic, kept, *classes = zip(*rows, strict=True)
+    samples = torch.cat(kept, 1) if draws * m[0].nbytes <= max_bytes else None
+    probs = [torch.cat(column) for column in classes]
+    three = (probs[0], probs[1], probs[2]) if probs else None
+    return Statistics(draws, torch.cat(mean), torch.cat(aleatoric), torch.cat(epistemic), samples, None, three)
+
+
+def _summary(read: Read, u: Tensor, keep: bool) -> list[Tensor]:
+    """Statistics over samples: mean, aleatoric, epistemic, samples, probabilities, votes, expected entropy."""
+    mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
+    found = [mean.mean(0), noise.mean(0), mean.var(0, correction=0), mean if keep else mean[:0]]
+    for p in probs:  # (draws, examples, classes, ...)
+        best = p.argmax(2)
+        votes = torch.stack([(best == c).sum(0) for c in range(p.shape[2])], 1)
+        found += [p.mean(0), votes, torch.special.entr(p).sum(2).mean(0)]
+    return found

@@ -1,0 +1,143 @@
+"""A tensor that carries the mean and the variance of every number; torch's function dispatch finds the rules for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from mcrepar.errors import MethodError
+from mcrepar.nn.forwards.layer_weight import LOOKS, PROPERTIES
+
+DECISIONS = {
+    "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__", "item", "tolist", "numpy",
+    "is_nonzero", "equal", "allclose", "isclose", "gt", "ge", "lt", "le", "eq", "ne", "isnan", "isinf", "isfinite",
+    "any", "all", "argmax", "argmin", "topk", "sort", "argsort", "nonzero", "unique", "count_nonzero", "bucketize",
+    "searchsorted", "multinomial", "sign", "kthvalue", "median",
+}  # fmt: skip
+SEEN = (
+    LOOKS
+    | PROPERTIES
+    | {"__len__", "is_contiguous", "stride", "element_size", "nelement", "get_device", "is_same_size"}
+)
+SHAPED = {
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_full", "new_empty", "new_tensor",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The moments of rank-1 factors, W = Wbar o (r s^T), and Wbar.
+
+    Args:
+        weight: Wbar.
+        outputs: mean and variance of r, (outputs,).
+        inputs: mean and variance of s, (inputs,).
+    """
+
+    weight: Tensor
+    outputs: tuple[Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor]
+
+
+class MomentTensor(Tensor):
+    """A random tensor of which mean and variance are known, number by number, as if its numbers were independent.
+
+    Networks meet it as a tensor; every operation on it is done by its rule in `MOMENT_RULES`.
+
+    Args:
+        expectation: E x.
+        variance: Var x, in the same shape.
+        factors: of a weight with rank-1 noise.
+        samples: what draws have in its place, while factors of the variance are fitted.
+
+    >>> x = MomentTensor(torch.zeros(2, 3), torch.ones(2, 3))
+    >>> y = torch.relu(x).sum(1)
+    >>> y.expectation, y.variance
+    (tensor([1.1968, 1.1968]), tensor([1.0225, 1.0225]))
+    """
+
+    expectation: Tensor
+    variance: Tensor
+    factors: Factors | None
+    samples: tuple[Tensor, ...]
+
+    @staticmethod
+    def __new__(
+        cls,
+        expectation: Tensor,
+        variance: Tensor,
+        factors: Factors | None = None,
+        samples: tuple[Tensor, ...] = (),
+    ) -> MomentTensor:
+        """A tensor without numbers of its own."""
+        x = expectation
+        return Tensor._make_wrapper_subclass(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device)
+
+    def __init__(
+        self,
+        expectation: Tensor,
+        variance: Tensor,
+        factors: Factors | None = None,
+        samples: tuple[Tensor, ...] = (),
+    ) -> None:
+        self.expectation, self.variance, self.factors, self.samples = expectation, variance, factors, samples
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"MomentTensor(expectation={self.expectation}, variance={self.variance})"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The operation's rule; shapes and dtypes are looked at as of any tensor."""
+        name = operation(func)
+        if name in SEEN:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if name in SHAPED:
+            return func(*pytree.tree_map_only(MomentTensor, lambda x: x.expectation, args), **(kwargs or {}))
+        from mcrepar.nn.moments.rules import apply_rule  # the rules need this class
+
+        return apply_rule(func, name, args, dict(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Whatever comes here went past the rules."""
+        raise refusal(operation(func))
+
+
+@lru_cache(maxsize=1024)
+def operation(func: Callable[..., Any]) -> str:
+    """The name by which an operation is found: of torch.relu, Tensor.relu and F.relu it is one.
+
+    >>> operation(torch.relu), operation(torch.Tensor.T.__get__)
+    ('relu', 'T')
+    """
+    name = str(getattr(func, "__name__", func))
+    return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # type: ignore[attr-defined]
+
+
+def refusal(name: str) -> MethodError:
+    """What to say of an operation without a rule."""
+    asked = f"draws='moments' with the operation {name}"
+    if name in DECISIONS:
+        why = "it would decide on values of activations, which have a distribution here and no single value"
+        return MethodError(asked, why, "draws=100")
+    rule = f"mcrepar.nn.moments.rules.MOMENT_RULES[{name!r}] = a rule of your own"
+    return MethodError(asked, "there is no rule for mean and variance of its result", f"draws=100, or {rule}")
+
+
+def moments(x: Any) -> tuple[Any, Tensor | None]:
+    """Mean and variance; the variance of what is not random is None.
+
+    >>> moments(2.0)
+    (2.0, None)
+    """
+    return (x.expectation, x.variance) if isinstance(x, MomentTensor) else (x, None)

@@ -1,0 +1,59 @@
+"""Mean and variance of random weights, as a network meets them in the pass of moments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.errors import MethodError
+from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.moments.tensor import Factors, MomentTensor
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.rank1 import RankOne
+
+
+def check_variances(bnn: BayesianModule) -> None:
+    """Refuse a posterior whose weights have no variance."""
+    for tensor in random_tensors(bnn).values():
+        for part in tensor.tensors:
+            with torch.no_grad():
+                if not bool(part.posterior.variance.isfinite().all()):
+                    raise MethodError(
+                        f"draws='moments' with posterior {part.options.posterior.name!r} for {part.name}",
+                        "its weights have no finite variance",
+                        "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+                    )
+
+
+def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTensor]:
+    """The moments of all random weights by their names; of one member where factors have several."""
+    found: dict[str, MomentTensor] = {}
+    for names, tensor in random_tensors(bnn).items():
+        pair = _factored(tensor, member) if isinstance(tensor, RankOne) else MomentTensor(*_moments(tensor))
+        found |= dict.fromkeys(names, pair)
+    return found
+
+
+def _moments(tensor: RandomTensor) -> tuple[Tensor, Tensor]:
+    q = tensor.posterior
+    v = q.variance.to(q.dtype).expand(q.shape)
+    if tensor.hold is not None:
+        v = torch.cat([v[: tensor.hold], torch.zeros_like(v[:1]), v[tensor.hold :]])
+    return tensor.mean(), v
+
+
+def _factored(tensor: RankOne, member: int) -> MomentTensor:
+    """Wbar with the moments of its factors; an embedding has factors of its outputs alone, and needs no more."""
+    r, rv = _of_member(tensor.outputs, member)
+    wbar, by_output = tensor.weight, tensor.by_output
+    if not len(tensor.inputs):
+        return MomentTensor(wbar * r.view(by_output), wbar.square() * rv.view(by_output))
+    s, sv = _of_member(tensor.inputs, member)
+    mean = (wbar.view(tensor.grouped) * r.view(by_output) * s.view(tensor.by_input)).view_as(wbar)
+    return MomentTensor(mean, torch.zeros_like(wbar), Factors(wbar, (r, rv), (s, sv)))
+
+
+def _of_member(side: nn.ModuleList, member: int) -> tuple[Tensor, Tensor]:
+    factor = side[member]
+    assert isinstance(factor, RandomTensor)
+    return _moments(factor)

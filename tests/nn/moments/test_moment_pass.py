@@ -1,0 +1,290 @@
+"""The pass through whole networks: against 10,000 draws, exact where it must be, and refused where it cannot be."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import mcrepar
+from mcrepar import BayesianModule, MethodError, ParameterError, bayesian, calibrate_moments, posterior, predict
+from mcrepar.nn.moments.moment_pass import check_moments, moment_pass
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.rank1 import RankOne
+from tests.conftest import seeded
+
+X = torch.randn(8, 5, generator=seeded(1), dtype=torch.float64)
+IMAGES = torch.randn(6, 2, 8, 8, generator=seeded(2), dtype=torch.float64)
+
+
+def dense(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 30), nn.ReLU(), nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+
+
+class Residual(nn.Module):
+    """Convolutions, batch norm, an in-place ReLU, a residual sum and global pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.second, self.head = nn.Conv2d(6, 6, 3, padding=1), nn.Linear(6, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.first(x)), inplace=True)
+        h = F.relu(h + self.second(h))
+        return self.head(h.mean((2, 3)))
+
+
+def drawn(tensor: RandomTensor | RankOne, draws: int, rng: torch.Generator, member: int) -> Tensor:
+    """Many samples of a weight at once, (draws, *shape)."""
+    if isinstance(tensor, RankOne):
+        sides = (tensor.outputs[member], tensor.by_output), (tensor.inputs[member], tensor.by_input)
+        r, s = (side.posterior.draw(draws, rng).view(draws, *shape) for side, shape in sides)
+        return (tensor.weight.view(tensor.grouped) * r * s).view(draws, *tensor.shape)
+    w = tensor.posterior.draw(draws, rng)
+    return w if tensor.signs is None else w * tensor.signs
+
+
+def oracle(bnn: BayesianModule, x: Tensor, draws: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and variance over draws, with the norm statistics that the pass uses."""
+    rng, plain, out = seeded(7), bnn.to_module("mean").train(bnn.training), []
+    members = max(bnn.members, 1)
+    with torch.no_grad():
+        for member in range(members):
+            weights = {
+                name: drawn(tensor, draws // members, rng, member)
+                for names, tensor in random_tensors(bnn).items()
+                for name in names
+            }
+            run = torch.vmap(lambda w: functional_call(plain, w, (x,)), chunk_size=500)
+            out.append(run(weights))
+    found = torch.cat(out)
+    return found.mean(0), found.var(0)
+
+
+def output(bnn: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    check_moments(bnn)
+    with torch.no_grad(), moment_pass(bnn) as run:
+        return run(x)
+
+
+def few_draws(q: str) -> dict[str, object]:
+    """Options with which a posterior of any family has a variance."""
+    fixed = {"concentration": 12.0} if "concentration" in mcrepar.posterior(q).fixed else {}
+    return {"posterior": posterior(q, **fixed), "signs": "keep" if posterior(q).row.support.lower >= 0 else ""}
+
+
+@pytest.mark.parametrize("q", [name for name in mcrepar.POSTERIORS if name not in ("expgamma",)])
+def test_one_random_layer_is_exact_for_every_posterior(q):
+    """Mean and variance of the rows' sums, from the tables; for a wide family 10,000 draws are too few an oracle."""
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Linear(5, 3).double(), initial_std=0.2, **few_draws(q))
+    weight, bias = (tensor.posterior for tensor in bnn.latents.values())
+    signs = [t.signs if t.signs is not None else torch.ones((), dtype=torch.float64) for t in bnn.latents.values()]
+    mean, variance = output(bnn, X)
+    torch.testing.assert_close(mean, F.linear(X, weight.mean * signs[0], bias.mean * signs[1]))
+    torch.testing.assert_close(variance, F.linear(X.square(), weight.stddev**2, bias.stddev**2))
+
+
+@pytest.mark.parametrize("q", ["normal", "radial", "laplace", "lognormal", "gamma"])
+def test_a_dense_network_against_draws(q):
+    """Means within 0.15 standard deviations, variances within a quarter on average."""
+    bnn = bayesian(dense(), initial_std=0.3, **few_draws(q)).eval()
+    mean, variance = output(bnn, X)
+    wanted, spread = oracle(bnn, X)
+    assert float(((mean - wanted) / spread.sqrt()).abs().max()) < 0.15
+    assert 0.75 < float((variance / spread).mean()) < 1.25
+
+
+def test_a_linear_network_is_exact():
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)).double(), posterior="normal", initial_std=0.5)
+    (w1, b1, w2, b2) = (tensor.posterior for tensor in bnn.latents.values())
+    h, hv = F.linear(X, w1.mean, b1.mean), F.linear(X.square(), w1.variance, b1.variance)
+    mean, variance = output(bnn, X)
+    torch.testing.assert_close(mean, F.linear(h, w2.mean, b2.mean), rtol=1e-12, atol=1e-12)
+    wanted = F.linear(h.square() + hv, w2.variance, b2.variance) + F.linear(hv, w2.mean.square())
+    torch.testing.assert_close(variance, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+def test_without_noise_it_is_the_network(structure):
+    net = Residual().eval()
+    with torch.no_grad():
+        wanted = net(IMAGES)
+    bnn = bayesian(net, posterior="normal", structure=structure, initial_std=1e-9).eval()
+    with pytest.warns(UserWarning, match="BatchNorm with running statistics"):
+        mean, variance = output(bnn, IMAGES)
+    torch.testing.assert_close(mean, wanted, rtol=1e-7, atol=1e-7)
+    assert float(variance.max()) < 1e-12
+
+
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+def test_a_residual_network_and_its_calibration(structure):
+    options = {"structure": structure, "initial_std": 0.15, "select": ["first.weight", "second.weight"]}
+    bnn = bayesian(Residual(), posterior="normal", **options).eval()
+    bnn.calibration.warned = True
+    wanted, spread = oracle(bnn, IMAGES, 2000)
+    mean, variance = output(bnn, IMAGES)
+    assert float(((mean - wanted) / spread.sqrt()).abs().max()) < 0.5
+    assert calibrate_moments(bnn, IMAGES, draws=100, generator=seeded(3)) is bnn
+    fitted = output(bnn, IMAGES)
+    torch.testing.assert_close(fitted[0], mean, rtol=0.2, atol=0.1)
+    ratios = [float((v / spread).log().mean().abs()) for v in (variance, fitted[1])]
+    assert ratios[1] < 0.2 < ratios[0]  # positions share weights: unfitted variances are far too small
+    names = [name for name, _ in bnn.calibration.moment_factors]
+    assert names == ["conv2d", "batch_norm", "conv2d", "add", "mean", "linear"]
+
+
+def test_factors_of_one_dense_layer_are_near_one():
+    bnn = bayesian(nn.Linear(5, 3).double(), posterior="normal")
+    calibrate_moments(bnn, X, draws=400, generator=seeded(0))
+    ((name, factor),) = bnn.calibration.moment_factors
+    assert name == "linear"
+    assert abs(factor - 1) < 0.2  # 12 independent numbers in effect, 400 draws: a standard error of 0.02
+
+
+def test_factors_are_kept_with_the_network(tmp_path):
+    bnn = calibrate_moments(bayesian(dense(), posterior="normal"), X)
+    factors, wanted = bnn.calibration.moment_factors, predict(bnn, X, draws="moments")
+    assert len(factors) == 3
+    mcrepar.save(bnn, tmp_path / "model")
+    twin = bayesian(dense(1), posterior="normal")
+    twin.load_state_dict(bnn.state_dict())
+    for same in (mcrepar.load(tmp_path / "model", dense(2)), twin, copy.deepcopy(bnn)):
+        assert same.calibration.moment_factors == factors
+        assert torch.equal(predict(same, X, draws="moments").epistemic, wanted.epistemic)
+
+
+def test_factors_of_another_network_are_refused():
+    bnn = bayesian(nn.Linear(5, 3).double())
+    for factors in ([("linear", 1.0), ("mean", 1.0)], [("conv2d", 1.0)]):
+        bnn.calibration.moment_factors = factors
+        with pytest.raises(MethodError, match=r"when factors were fitted.*calibrate_moments"):
+            output(bnn, X)
+
+
+def test_draws_with_norm_statistics_of_their_own():
+    """With a batch every draw has its own; the factors are fitted to such draws, and the pass takes pooled ones."""
+    bnn = bayesian(Residual(), posterior="normal", initial_std=0.2).calibrate(IMAGES).eval()
+    calibrate_moments(bnn, IMAGES, draws=60, generator=seeded(3))
+    got = predict(bnn, IMAGES, draws="moments")
+    wanted = predict(bnn, IMAGES, draws=400, generator=seeded(4))
+    assert float(((got.mean - wanted.mean) / wanted.std).abs().max()) < 0.6
+    assert 0.6 < float((got.epistemic / wanted.epistemic).mean()) < 1.6
+
+
+def test_norm_layers_that_were_trained_are_pooled_again():
+    bnn = bayesian(Residual(), posterior="normal").calibrate(IMAGES)
+    bnn(IMAGES)  # in training mode, norm layers learn
+    before = bnn.calibration.pooled
+    predict(bnn, IMAGES, draws="moments")
+    assert bnn.calibration.pooled is not before
+
+
+def test_members_are_a_mixture():
+    torch.manual_seed(0)
+    bnn = bayesian(dense(), structure="rank1", members=3, initial_std=0.1)
+    got = predict(bnn, X, draws="moments")
+    wanted, spread = oracle(bnn, X)
+    assert float(((got.mean - wanted) / spread.sqrt()).abs().max()) < 0.2
+    assert 0.8 < float((got.epistemic / spread).mean()) < 1.25
+    assert got.samples.shape == (got.draws, 8, 3)
+    torch.testing.assert_close(got.samples.mean(0), got.mean)
+    calibrate_moments(bnn, X)
+    assert len(bnn.calibration.moment_factors) == 3
+
+
+def test_a_network_by_hand():
+    torch.manual_seed(0)
+    parts = [mcrepar.nn.Linear(5, 20, posterior="normal", start_std=0.3) for _ in range(1)]
+    net = nn.Sequential(*parts, nn.GELU(), nn.LayerNorm(20), nn.Linear(20, 2)).double()
+    got, wanted = predict(net, X, draws="moments"), predict(net, X, draws=1000, generator=seeded(0))
+    assert float(((got.mean - wanted.mean) / wanted.std).abs().max()) < 0.2
+    assert 0.7 < float((got.epistemic / wanted.epistemic).mean()) < 1.4
+    assert calibrate_moments(net, X) is net
+    assert predict(net, X, draws="moments").mean.shape == (8, 2)
+
+
+def test_padding_rows_have_no_variance():
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Embedding(6, 4, padding_idx=2).double(), posterior="normal")
+    mean, variance = output(bnn, torch.tensor([2, 3]))
+    assert float(mean[0].detach().abs().sum() + variance[0].abs().sum()) == 0
+    assert float(variance[1].min()) > 0
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_transformer_layer_against_draws():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True).double()
+    bnn = bayesian(layer, posterior="normal", initial_std=0.1)  # in training mode, without torch's fused layer
+    x = torch.randn(3, 5, 16, generator=seeded(0), dtype=torch.float64)
+    mean, variance = output(bnn, x)
+    wanted, spread = oracle(bnn, x, 1000)
+    assert float(((mean - wanted) / spread.sqrt()).abs().mean()) < 0.1
+    assert 0.7 < float((variance / spread).mean()) < 1.3
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize("q", [posterior("horseshoe", slab=None), posterior("student_t", df=2.0)])
+def test_a_posterior_without_variance_is_refused_by_name(q):
+    bnn = bayesian(nn.Linear(5, 3).double(), posterior=q, prior="cauchy")
+    with pytest.raises(MethodError, match=f"posterior '{q.name}' for weight: its weights have no finite variance"):
+        predict(bnn, X, draws="moments")
+
+
+def test_frozen_draws_are_refused():
+    bnn = bayesian(dense())
+    with bnn.frozen(), pytest.raises(MethodError, match=r"inside of bnn\.frozen"):
+        predict(bnn, X, draws="moments")
+    with bnn.frozen(), pytest.raises(MethodError, match=r"inside of bnn\.frozen"):
+        calibrate_moments(bnn, X)
+
+
+def test_a_network_that_decides_is_refused():
+    class Deciding(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y if y.mean() > 0 else -y
+
+    with pytest.raises(MethodError, match="the operation gt: it would decide on values of activations"):
+        predict(bayesian(Deciding(5, 3).double()), X, draws="moments")
+
+
+def test_recurrent_layers_are_refused_by_name():
+    with pytest.raises(MethodError, match="the operation lstm: there is no rule"):
+        predict(bayesian(nn.LSTM(5, 3).double()), X[None], draws="moments", output=0)
+
+
+def test_factors_outside_of_layers_are_refused():
+    class Outside(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.weight.T
+
+    bnn = bayesian(Outside(5, 3).double(), structure="rank1")
+    with pytest.raises(MethodError, match="the operation T on a weight with random factors"):
+        predict(bnn, X, draws="moments")
+
+
+def test_bad_arguments():
+    bnn = bayesian(dense())
+    with pytest.raises(ParameterError, match="draws"):
+        calibrate_moments(bnn, X, draws=1)
+    with pytest.raises(ParameterError, match="x holds no batch"):
+        predict(bnn, [], draws="moments")
+    with pytest.raises(ParameterError, match="not finite for 1 of 8 examples"):
+        predict(bnn, torch.cat([X[:7], X[:1] * torch.nan]), draws="moments")
+    with pytest.raises(ParameterError):
+        predict(bnn, X, draws="moment")
+    with pytest.raises(ParameterError, match="nothing in it is Bayesian"):
+        calibrate_moments(nn.Linear(2, 2), X)

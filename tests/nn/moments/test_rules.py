@@ -1,0 +1,416 @@
+"""Every rule against samples of its own operation: independent Normal arguments, 10,000 draws in float64.
+
+Exact rules: |z| < 5 for every mean and variance (false alarms: 6e-7 for each). Approximate rules state the error that
+they are allowed, in standard deviations of the result and as a ratio of variances.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcrepar import MethodError
+from mcrepar.nn.moments.elementwise_rules import SMOOTH, smooth
+from mcrepar.nn.moments.linear_rules import VIEWS
+from mcrepar.nn.moments.rules import MOMENT_RULES
+from mcrepar.nn.moments.tensor import SEEN, MomentTensor
+from tests.conftest import seeded
+
+DRAWS = 10_000
+X, IMAGE, VOLUME, MATRIX = (2, 6), (2, 4, 6, 6), (1, 2, 4, 4, 4), (2, 3, 4)
+MASK = torch.tensor([True, False, True, False, True, False])
+INDEX = torch.tensor([2, 0])
+
+
+def random(*shape: int, seed: int = 0, std: float = 0.7) -> MomentTensor:
+    """Means of both signs, variances between 0.1 and 1 of std^2."""
+    rng = seeded(seed)
+    mean = torch.randn(*shape, generator=rng, dtype=torch.float64)
+    return MomentTensor(mean, std**2 * (0.1 + 0.9 * torch.rand(*shape, generator=rng, dtype=torch.float64)))
+
+
+@cache
+def fixed(*shape: int, seed: int = 9) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def conv(function, d, transposed=False, **named):
+    weight = (4, 3, *[3] * d) if transposed else (3, 4, *[3] * d)
+    shapes = ((1, 4, *[5 if d < 3 else 3] * d), weight, (3,))
+    return lambda x, w, b: function(x, w, b, stride=2, padding=1, **named), shapes
+
+
+# name: (function, shapes of its random arguments); exact ones
+EXACT = {
+    "linear": (F.linear, (X, (3, 6), (3,))),
+    "conv1d": conv(F.conv1d, 1),
+    "conv2d": conv(F.conv2d, 2),
+    "conv3d": conv(F.conv3d, 3),
+    "conv_transpose1d": conv(F.conv_transpose1d, 1, True),
+    "conv_transpose2d": conv(F.conv_transpose2d, 2, True, output_padding=1),
+    "conv_transpose3d": conv(F.conv_transpose3d, 3, True),
+    "embedding": (lambda w: F.embedding(INDEX, w), ((5, 3),)),
+    "mul": (lambda a, b: a * b, (X, X)),
+    "multiply": (lambda a: torch.multiply(a, fixed(6)), (X,)),
+    "square": (lambda a: a * a, (X,)),
+    "matmul": (lambda a, b: a @ b, (MATRIX, (2, 4, 3))),
+    "__rmatmul__": (lambda a: fixed(3, 2) @ a, (X,)),
+    "bmm": (torch.bmm, (MATRIX, (2, 4, 3))),
+    "mm": (lambda a: torch.mm(a, fixed(6, 2)), (X,)),
+    "mv": (lambda a: torch.mv(a, fixed(6)), (X,)),
+    "dot": (lambda a: torch.dot(a, fixed(6)), ((6,),)),
+    "einsum": (lambda a, b: torch.einsum("bij,bjk->bik", a, b), (MATRIX, (2, 4, 3))),
+    "addmm": (lambda b, x, w: torch.addmm(b, x, w), ((3,), X, (6, 3))),
+    "div": (lambda a: a / 3, (X,)),
+    "divide": (lambda a: torch.divide(a, 2.0), (X,)),
+    "true_divide": (lambda a: torch.true_divide(a, 2.0), (X,)),
+    "add": (lambda a, b: torch.add(a, b, alpha=2) + 1 + fixed(3, 2, 6), (X, X)),
+    "sub": (lambda a, b: a - b - 1, (X, X)),
+    "subtract": (lambda a: torch.subtract(a, 1.0), (X,)),
+    "__rsub__": (lambda a: 1 - a, (X,)),
+    "rsub": (lambda a: torch.rsub(a, 1.0), (X,)),
+    "neg": (lambda a: -a, (X,)),
+    "sum": (lambda a: a.sum((0, 2)), (MATRIX,)),
+    "mean": (lambda a: a.mean((1, 2), keepdim=True), (MATRIX,)),
+    "cat": (lambda a, b: torch.cat([a, fixed(2, 6), b], 1), (X, X)),
+    "concat": (lambda a: torch.concat([a, a[:1]]), (X,)),
+    "concatenate": (lambda a: torch.concatenate([a, a]), (X,)),
+    "stack": (lambda a, b: torch.stack([a, b], 1), (X, X)),
+    "hstack": (lambda a: torch.hstack([a, a]), (X,)),
+    "vstack": (lambda a: torch.vstack([a, a]), (X,)),
+    "dstack": (lambda a: torch.dstack([a, a]), (X,)),
+    "pad": (lambda a: F.pad(a, (1, 2), value=3.0), (X,)),
+    "where": (lambda a: torch.where(MASK, a, torch.tensor(0.5, dtype=torch.float64)), (X,)),
+    "masked_fill": (lambda a: a.masked_fill(MASK, 7.0), (X,)),
+    "relu": (F.relu, (X,)),
+    "leaky_relu": (lambda a: F.leaky_relu(a, 0.2), (X,)),
+    "prelu": (lambda a: F.prelu(a, torch.full((6,), 0.3, dtype=torch.float64)), (X,)),
+    "abs": (torch.abs, (X,)),
+    "absolute": (torch.absolute, (X,)),
+    "maximum": (torch.maximum, (X, X)),
+    "minimum": (torch.minimum, (X, X)),
+    "clamp": (lambda a: a.clamp(-0.3, 0.6), (X,)),
+    "clip": (lambda a: a.clip(min=-0.3), (X,)),
+    "hardtanh": (F.hardtanh, (X,)),
+    "relu6": (lambda a: F.relu6(4 * a), (X,)),
+    "hardsigmoid": (lambda a: F.hardsigmoid(3 * a), (X,)),
+    **{name: (getattr(F, name.replace("log_s", "logs"), None) or getattr(torch, name), (X,)) for name in SMOOTH},
+    "pow": (lambda a: a**3, (X,)),
+    "exp": (torch.exp, (X,)),
+    "avg_pool1d": (lambda a: F.avg_pool1d(a, 3, 2, padding=1, count_include_pad=False), (MATRIX,)),
+    "avg_pool2d": (lambda a: F.avg_pool2d(a, 3, 2, padding=1), (IMAGE,)),
+    "avg_pool3d": (lambda a: F.avg_pool3d(a, 2), (VOLUME,)),
+    "adaptive_avg_pool1d": (lambda a: F.adaptive_avg_pool1d(a, 3), ((2, 3, 7),)),
+    "adaptive_avg_pool2d": (lambda a: F.adaptive_avg_pool2d(a, (4, 3)), (IMAGE,)),
+    "adaptive_avg_pool3d": (lambda a: F.adaptive_avg_pool3d(a, 1), (VOLUME,)),
+    "max_pool1d": (lambda a: F.max_pool1d(a, 2), (MATRIX,)),
+    "batch_norm": (lambda a: F.batch_norm(a, fixed(4), fixed(4).square(), fixed(4), fixed(4)), (IMAGE,)),
+    "T": (lambda a: a.T, (X,)),
+    "mT": (lambda a: a.mT, (MATRIX,)),
+    "H": (lambda a: a.H, (X,)),
+    "mH": (lambda a: a.mH, (MATRIX,)),
+    "dropout": (lambda a: F.dropout(a, training=False), (X,)),
+}
+# (function, shapes, error of a mean in standard deviations, ratio of mean variances)
+APPROXIMATE = {
+    "max_pool2d": (lambda a: F.max_pool2d(a, 3, 2, padding=1), (IMAGE,), 0.1, 1.1),
+    "max_pool3d": (lambda a: F.max_pool3d(a, 2, ceil_mode=True), (VOLUME,), 0.1, 1.1),
+    "adaptive_max_pool1d": (lambda a: F.adaptive_max_pool1d(a, 2), (MATRIX,), 0.05, 1.05),
+    "adaptive_max_pool2d": (lambda a: F.adaptive_max_pool2d(a, 3), (IMAGE,), 0.1, 1.1),
+    "adaptive_max_pool3d": (lambda a: F.adaptive_max_pool3d(a, 2), (VOLUME,), 0.1, 1.1),
+    "amax": (lambda a: a.amax(1, keepdim=True), (X,), 0.1, 1.1),
+    "interpolate": (lambda a: F.interpolate(a, scale_factor=2), (IMAGE,), 0.05, 1.05),
+    "layer_norm": (lambda a: F.layer_norm(a, (40,), fixed(40), fixed(40)), ((2, 40),), 0.15, 1.2),
+    "group_norm": (lambda a: F.group_norm(a, 2, fixed(4), fixed(4)), (IMAGE,), 0.1, 1.15),
+    "instance_norm": (lambda a: F.instance_norm(a), (IMAGE,), 0.15, 1.2),
+    "rms_norm": (lambda a: F.rms_norm(a, (40,)), ((2, 40),), 0.15, 1.2),
+    "softmax": (lambda a: F.softmax(a, -1), (X,), 0.3, 1.3, 0.3),
+    "log_softmax": (lambda a: F.log_softmax(a, -1), (X,), 0.3, 1.15, 0.3),
+    "scaled_dot_product_attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 2, 5, 4),) * 3, 0.4, 1.2, 0.4,
+    ),
+}  # fmt: skip
+VIEW_CASES = {
+    "view": lambda a: a.view(6, 2),
+    "reshape": lambda a: a.reshape(3, 4),
+    "flatten": torch.flatten,
+    "unflatten": lambda a: a.unflatten(1, (2, 3)),
+    "squeeze": lambda a: a[:1].squeeze(0),
+    "unsqueeze": lambda a: a.unsqueeze(1),
+    "transpose": lambda a: a.transpose(0, 1),
+    "permute": lambda a: a.permute(1, 0),
+    "swapaxes": lambda a: a.swapaxes(0, 1),
+    "swapdims": lambda a: a.swapdims(0, 1),
+    "movedim": lambda a: a.movedim(0, 1),
+    "t": lambda a: a.t(),
+    "expand": lambda a: a.expand(3, 2, 6),
+    "expand_as": lambda a: a.expand_as(fixed(3, 2, 6)),
+    "repeat": lambda a: a.repeat(2, 1),
+    "repeat_interleave": lambda a: a.repeat_interleave(2, 0),
+    "narrow": lambda a: a.narrow(1, 1, 2),
+    "select": lambda a: a.select(1, 1),
+    "index_select": lambda a: a.index_select(1, INDEX),
+    "gather": lambda a: a.gather(1, INDEX[None]),
+    "chunk": lambda a: a.chunk(2, 1)[1],
+    "split": lambda a: a.split(2, 1)[2],
+    "tensor_split": lambda a: a.tensor_split(2)[0],
+    "unbind": lambda a: a.unbind(1)[3],
+    "__getitem__": lambda a: a[:, ::2],
+    "contiguous": lambda a: a.contiguous(),
+    "clone": lambda a: a.clone(),
+    "detach": lambda a: a.detach(),
+    "to": lambda a: a.to(torch.float64),
+    "float": lambda a: a.float().double(),
+    "double": lambda a: a.double(),
+    "half": lambda a: a.half().shape and a,
+    "bfloat16": lambda a: a.bfloat16().shape and a,
+    "type": lambda a: a.type(torch.float64),
+    "type_as": lambda a: a.type_as(fixed(1)),
+    "cpu": lambda a: a.cpu(),
+    "flip": lambda a: a.flip(1),
+    "roll": lambda a: a.roll(1, 0),
+    "tile": lambda a: a.tile(2, 1),
+    "take_along_dim": lambda a: a.take_along_dim(INDEX[None], 1),
+    "diagonal": lambda a: a.diagonal(),
+    "unfold": lambda a: a.unfold(1, 3, 2),
+    "pixel_shuffle": lambda a: F.pixel_shuffle(a.view(1, 4, 1, 3), 2),
+    "pixel_unshuffle": lambda a: F.pixel_unshuffle(a.view(1, 1, 2, 6), 2),
+    "channel_shuffle": lambda a: F.channel_shuffle(a.view(1, 6, 1, 2), 2),
+    "view_as": lambda a: a.view_as(fixed(4, 3)),
+    "reshape_as": lambda a: a.reshape_as(fixed(4, 3)),
+    "broadcast_to": lambda a: a.broadcast_to(2, 2, 6),
+    "tril": torch.tril,
+    "triu": torch.triu,
+    "ravel": lambda a: a.ravel(),
+    "atleast_1d": torch.atleast_1d,
+    "data": lambda a: a.data,
+    "rot90": torch.rot90,
+    "adjoint": lambda a: a.adjoint(),
+    "__iter__": lambda a: next(iter(a)),
+}
+UNTRIED = {
+    "cuda", "requires_grad_", "__abs__", "__setitem__", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "multi_head_attention_forward",
+}  # a device, other spellings, and what has tests of its own  # fmt: skip
+
+
+def arguments(shapes) -> list[MomentTensor]:
+    return [random(*shape, seed=k) for k, shape in enumerate(shapes)]
+
+
+def sampled(function, inputs: list[MomentTensor]) -> Tensor:
+    rng = seeded(1)
+    draws = [
+        x.expectation + x.variance.sqrt() * torch.randn(DRAWS, *x.shape, generator=rng, dtype=torch.float64)
+        for x in inputs
+    ]
+    if len(inputs) == 3 and inputs[0].dim() == 4 and inputs[1].shape == inputs[2].shape:
+        return function(*draws)  # attention has any number of leading dimensions
+    return torch.vmap(function, chunk_size=2000)(*draws)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_an_exact_rule(name):
+    function, shapes = EXACT[name]
+    inputs = arguments(shapes)
+    got, wanted = function(*inputs), sampled(function, inputs)
+    assert isinstance(got, MomentTensor)
+    assert got.shape == got.expectation.shape == got.variance.shape == wanted.shape[1:]
+    spread = torch.maximum(got.variance, wanted.var(0))
+    mean_error = (spread / DRAWS).sqrt()
+    assert bool(((got.expectation - wanted.mean(0)).abs() <= 5 * mean_error + 1e-9).all())
+    fourth = (wanted - wanted.mean(0)).pow(4).mean(0)
+    error = ((fourth - wanted.var(0).square()).clamp_min(0) / DRAWS).sqrt()
+    rounding = (2e-3 if name in SMOOTH else 1e-4) * spread.max()  # of 16 nodes; events rarer than one draw
+    assert bool(((got.variance - wanted.var(0)).abs() <= 5 * error + rounding).all())
+
+
+@pytest.mark.parametrize("name", APPROXIMATE)
+def test_an_approximate_rule(name):
+    function, shapes, most, ratio, *narrow = APPROXIMATE[name]
+    inputs = [random(*shape, seed=k, std=narrow[0] if narrow else 0.7) for k, shape in enumerate(shapes)]
+    got, wanted = function(*inputs), sampled(function, inputs)
+    assert float(((got.expectation - wanted.mean(0)) / wanted.std(0).clamp_min(1e-9)).abs().max()) < most
+    assert 1 / ratio < float(got.variance.mean() / wanted.var(0).mean()) < ratio
+
+
+@pytest.mark.parametrize("name", VIEW_CASES)
+def test_a_view_has_the_moments_of_its_numbers(name):
+    x = random(*X)
+    got = VIEW_CASES[name](x)
+    for ours, plain in ((got.expectation, x.expectation), (got.variance, x.variance)):
+        wanted = VIEW_CASES[name](plain)
+        torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=0)
+
+
+def test_every_rule_is_tried():
+    assert set(MOMENT_RULES) == {*EXACT, *APPROXIMATE, *VIEW_CASES, *UNTRIED}
+    assert set(VIEWS) <= set(MOMENT_RULES)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *APPROXIMATE])
+def test_without_variance_it_is_the_operation(name):
+    function, shapes, *_ = {**EXACT, **APPROXIMATE}[name]
+    inputs = [MomentTensor(x.expectation, torch.zeros_like(x.variance)) for x in arguments(shapes)]
+    got = function(*inputs)
+    torch.testing.assert_close(got.expectation, function(*(x.expectation for x in inputs)), rtol=1e-9, atol=1e-9)
+    assert float(got.variance.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh", "leaky_relu", "clamp", "linear", "max_pool1d", "layer_norm"])
+def test_gradients(name):
+    function, shapes, *_ = {**EXACT, **APPROXIMATE}[name]
+    inputs = arguments(shapes)
+    leaves = [t.clone().requires_grad_() for x in inputs for t in (x.expectation, x.variance)]
+
+    def run(*pairs: Tensor) -> tuple[Tensor, Tensor]:
+        out = function(*(MomentTensor(m, v) for m, v in zip(pairs[::2], pairs[1::2], strict=True)))
+        return out.expectation, out.variance
+
+    torch.autograd.gradcheck(run, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("act", [F.relu, F.silu, F.gelu, F.leaky_relu])
+def test_large_activations_in_blocks(act):
+    x = random(3, 50_001)
+    with torch.no_grad():
+        whole, part = act(x), act(x[:, 40_000:40_010])
+    torch.testing.assert_close(whole.expectation[:, 40_000:40_010], part.expectation)
+    torch.testing.assert_close(whole.variance[:, 40_000:40_010], part.variance)
+
+
+def test_small_variances_do_not_cancel():
+    m = torch.full((1000,), 3.0)
+    for act in (F.relu, torch.nn.functional.softplus, lambda x: torch.maximum(x, torch.zeros(1000))):
+        got = act(MomentTensor(m, torch.full((1000,), 1e-10)))
+        assert 0.8 < float(got.variance.mean() / 1e-10) < 1.01
+
+
+def test_in_place_operations_write_where_views_see_it():
+    x = random(*X)
+    m, v = x.expectation.clone(), x.variance.clone()
+    part = x[0]
+    part += 1
+    F.relu(x, inplace=True)
+    wanted = F.relu(MomentTensor(torch.cat([m[:1] + 1, m[1:]]), v))
+    torch.testing.assert_close(x.expectation, wanted.expectation)
+    torch.testing.assert_close(x.variance, wanted.variance)
+    x[0] = 2.0
+    assert bool((x.expectation[0] == 2).all())
+    assert float(x.variance[0].abs().sum()) == 0
+
+
+def test_what_is_added_to_a_tensor_leaves_it_alone():
+    x = random(*X)
+    before = x.variance.clone()
+    torch.relu_(x + 1)
+    torch.relu_(-x)
+    assert torch.equal(x.variance, before)
+
+
+def test_a_sum_with_itself():
+    x = random(*X)
+    torch.testing.assert_close((x + x).variance, 4 * x.variance)
+    assert float((x - x).variance.abs().max()) == 0
+
+
+def test_dropout_in_training_averages_over_masks():
+    x = random(50)
+    got = F.dropout(x, 0.3, training=True)
+    rng = seeded(3)
+    draws = x.expectation + x.variance.sqrt() * torch.randn(100_000, 50, generator=rng, dtype=torch.float64)
+    wanted = F.dropout(draws, 0.3)
+    torch.testing.assert_close(got.expectation, x.expectation)
+    assert float((got.variance / wanted.var(0)).log().abs().max()) < 0.05
+
+
+def test_batch_norm_in_training_uses_and_stores_expected_statistics():
+    x, norm = random(64, 3), nn.BatchNorm1d(3).double()
+    twin = nn.BatchNorm1d(3).double()
+    draws = x.expectation + x.variance.sqrt() * torch.randn(500, 64, 3, generator=seeded(4), dtype=torch.float64)
+    wanted = twin(draws.flatten(0, 1)).view(500, 64, 3)
+    got = norm(x)
+    got, wanted = MomentTensor(got.expectation.detach(), got.variance.detach()), wanted.detach()
+    assert float((got.expectation - wanted.mean(0)).abs().max()) < 0.15
+    assert float((got.variance / wanted.var(0)).log().abs().mean()) < 0.1
+    torch.testing.assert_close(norm.running_mean, twin.running_mean, atol=0.01, rtol=0)
+    torch.testing.assert_close(norm.running_var, twin.running_var, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_multi_head_attention(separate):
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, kdim=6 if separate else None).double().eval()
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    key = fixed(2, 5, 6, seed=3) if separate else None
+
+    def run(x, k=None):
+        k = k if k is not None else x
+        return layer(x, k, x, key_padding_mask=padding, attn_mask=causal)[0]
+
+    x = random(2, 5, 8)
+    inputs = MomentTensor(x.expectation, torch.zeros_like(x.variance)), key
+    got = run(*inputs)
+    torch.testing.assert_close(got.expectation, run(x.expectation, key))
+    assert float(got.variance.detach().abs().max()) == 0
+    assert float(run(x, key).variance.detach().min()) > 0
+
+
+# ---- a rule of one's own, and refusals
+
+
+def test_a_rule_of_ones_own():
+    x = random(*X)
+    with pytest.raises(
+        MethodError, match=r"draws='moments' with the operation sinc: there is no rule.*MOMENT_RULES\['sinc'\]"
+    ):
+        torch.sinc(x)
+    MOMENT_RULES["sinc"] = smooth
+    try:
+        got, wanted = torch.sinc(x), sampled(torch.sinc, [x])
+    finally:
+        del MOMENT_RULES["sinc"]
+    assert float((got.expectation - wanted.mean(0)).abs().max()) < 0.02
+    assert float((got.variance / wanted.var(0)).log().abs().max()) < 0.1
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda x: bool(x.sum()), lambda x: float(x.sum()), lambda x: x > 0, lambda x: x.argmax(),
+        lambda x: x.sum().item(), lambda x: x.tolist(), lambda x: torch.topk(x, 1),
+        lambda x: torch.isnan(x), lambda x: int(x.sum()),
+    ],
+)  # fmt: skip
+def test_decisions_on_activations_are_refused(decide):
+    with pytest.raises(MethodError, match="values of activations"):
+        decide(random(*X))
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        (lambda x: 1 / x, "__rdiv__"), (lambda x: x / x, "div by random"), (lambda x: torch.fft.rfft(x), "fft_rfft"),
+        (lambda x: F.max_pool2d(x.view(1, 1, 2, 6), 2, return_indices=True), "max_pool2d_with_indices"),
+        (lambda x: fixed(2, 6).add_(x), "ordinary tensor"), (lambda x: x**0.5, "pow"),
+        (lambda x: F.avg_pool1d(x, 2, ceil_mode=True), "ceil_mode"), (lambda x: torch.logsumexp(x, 1), "logsumexp"),
+    ],
+)  # fmt: skip
+def test_what_has_no_rule_is_refused_by_name(run, name):
+    with pytest.raises(MethodError, match=name):
+        run(random(*X))
+
+
+def test_looking_at_shapes_needs_no_rule():
+    x = random(*X)
+    assert (len(x), x.dim(), x.size(1), x.ndim, x.numel(), tuple(x.shape)) == (2, 2, 6, 2, 12, (2, 6))
+    assert x.dtype is torch.float64
+    assert x.is_contiguous()
+    assert torch.zeros_like(x).shape == x.new_zeros(2, 6).shape
+    assert SEEN
