@@ -13,6 +13,7 @@ import torch.distributions as td
 from torch import Tensor
 
 from mcrepar.distributions.parameters import HALF_LINE, LINE, Interval
+from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import LogDensity, Prior, PriorRow, Term, Values
 from mcrepar.distributions.priors import PRIORS, prior
 from mcrepar.distributions.statistics import General, Monomial
@@ -40,6 +41,9 @@ def as_prior(p: object) -> Prior:
     dist: td.Distribution = p
     while isinstance(dist, td.Independent):  # the sum over weights is the same
         dist = dist.base_dist
+    own = getattr(dist, "posterior", None)  # one of ours
+    if isinstance(own, Posterior) and own.row.same_prior is not None and (same := own.row.same_prior(own)) is not None:
+        return prior(same[0], **same[1])
     for row in PRIORS.values():
         if row.like is type(dist):
             return prior(row.name, **{q.name: getattr(dist, q.name) for q in row.parameters})
