@@ -37,8 +37,8 @@ class Family(td.Distribution):
     (torch.Size([5, 3]), torch.Size([3]), tensor([0., 0., 0.]))
     >>> Radial(torch.zeros(3), 1.0).log_prob(torch.ones(5, 3)).shape, Radial(torch.zeros(3), 1.0).event_shape
     (torch.Size([5]), torch.Size([3]))
-    >>> td.kl_divergence(q, td.Laplace(0.0, 2.0))
-    tensor([0., 0., 0.])
+    >>> td.kl_divergence(q, td.Laplace(0.0, 1.0))
+    tensor([0.3069, 0.3069, 0.3069])
     """
 
     row: ClassVar[PosteriorRow]
