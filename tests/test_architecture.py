@@ -22,6 +22,8 @@ LAYERS = {
     "distributions": 0,
     "divergence": 1,
     "likelihoods": 1,
+    "conformal": 1,
+    "actions": 2,
     "inspect": 2,
     "nn": 2,
     "objective": 3,
@@ -79,7 +81,7 @@ def wrong_directions(own: str, tree: ast.AST) -> list[str]:
         if other in {*EVERYWHERE, "__version__", own}:
             continue
         if other in PLAIN:
-            right = LAYERS.get(own, -1) >= LAYERS["paper"]
+            right = LAYERS.get(own, -1) >= LAYERS["paper"] or own == "actions"  # tables and figures of a prediction
         elif other in LAYERS:
             right = LAYERS.get(own, -1) > LAYERS[other]
         else:  # the public names, through the package itself

@@ -37,6 +37,7 @@ _HOMES = {
     "mcrepar.trained_model": ("Preparation", "TrainedModel"),
 }
 _MODULES = (
+    "conformal",
     "data",
     "distributions",
     "likelihoods",
@@ -53,6 +54,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from mcrepar import conformal as conformal
     from mcrepar import data as data
     from mcrepar import distributions as distributions
     from mcrepar import likelihoods as likelihoods

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.actions import Actions, Classes, mixture
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
 from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
@@ -27,22 +28,7 @@ Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of cl
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Classes:
-    """What the draws say of classes, the class dimension being 1.
-
-    Args:
-        probs: the mean probabilities, (examples, classes, ...).
-        votes: the number of draws whose most probable class it is, (examples, classes, ...).
-        expected_entropy: the mean of the draws' entropies, (examples, ...), in nats.
-    """
-
-    probs: Tensor
-    votes: Tensor
-    expected_entropy: Tensor
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Prediction:
+class Prediction(Actions):
     """The distribution of y given x, averaged over draws of the weights; made by `predict`.
 
     Var y = aleatoric + epistemic = E Var[y | W] + Var E[y | W]
@@ -184,7 +170,7 @@ class Prediction:
 
 
 def predict(
-    bnn: nn.Module,
+    bnn: nn.Module | Sequence[nn.Module],
     x: Any,
     draws: int | str = 100,
     batch_size: int = 256,
@@ -202,7 +188,8 @@ def predict(
     Inside of bnn.frozen(...) all draws are the frozen one.
 
     Args:
-        bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers.
+        bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; a list of them is an
+            ensemble, of which every member makes the same number of draws, `draws` in all at least.
         x: a tensor or array, a tuple of arguments or a dict of keyword arguments, cut along dimension 0; or an iterable
             of batches in a fixed order (a list, a DataLoader), of which a tuple or list means (inputs, targets, ...).
         draws: the number of draws of the weights; "moments" carries mean and variance of every activation through the
@@ -221,6 +208,11 @@ def predict(
     >>> p.probs.shape, p.label.shape, p.confident(0.9).dtype
     (torch.Size([5, 3]), torch.Size([5]), torch.bool)
     """
+    if isinstance(bnn, Sequence):
+        members = whole_number("the number of networks", len(bnn))
+        each, most = -(-whole_number("draws", draws) // members), max_bytes // members
+        shared = batch_size, likelihood, generator, progress
+        return mixture([predict(one, x, each, *shared, output=output, max_bytes=most) for one in bnn])
     random_parts(bnn, "a prediction of")
     one_pass = draws == "moments"
     draws = 1 if one_pass else whole_number("draws", draws)

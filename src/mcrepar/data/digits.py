@@ -25,7 +25,7 @@ def read_digits(root: Path | None = None, test_share: float = 0.2, seed: int = 0
     if root is not None:
         raise ParameterError(f"load('digits', root={str(root)!r})", "the digits come with scikit-learn", "no root")
     try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise ParameterError("load('digits')", "scikit-learn is not installed", "pip install scikit-learn") from error
     x, y = load_digits(return_X_y=True)

@@ -1,6 +1,12 @@
 """Pictures of predictions: arrays in, matplotlib figures out, written as PNG or as SVG in a page's own colours."""
 
-from mcrepar.plots.curves import interval_calibration, risk_coverage, threshold_curve, training_curve
+from mcrepar.plots.curves import (
+    interval_calibration,
+    risk_coverage,
+    threshold_curve,
+    training_curve,
+    uncertainty_per_example,
+)
 from mcrepar.plots.distributions import histograms, predicted_against_true, reliability_diagram
 from mcrepar.plots.gallery import gallery
 from mcrepar.plots.style import COLOURS, png, svg
@@ -17,4 +23,5 @@ __all__ = [
     "svg",
     "threshold_curve",
     "training_curve",
+    "uncertainty_per_example",
 ]

@@ -140,3 +140,29 @@ def interval_calibration(level: ArrayLike, coverage: ArrayLike) -> Figure:
         percent(axis)
     legend(axes, loc="upper left")
     return figure
+
+
+def uncertainty_per_example(aleatoric: ArrayLike, epistemic: ArrayLike, y: str) -> Figure:
+    """The two kinds of uncertainty of every example, one on top of the other, from the most certain example on.
+
+    Args:
+        aleatoric: what stays if the weights were known, (examples,).
+        epistemic: what knowing the weights would remove.
+        y: what they are.
+
+    >>> figure = uncertainty_per_example([0.1, 0.4], [0.3, 0.0], "entropy, nats")
+    """
+    noise, weights = line("uncertainty_per_example", aleatoric=aleatoric, epistemic=epistemic)
+    order = np.argsort(noise + weights, kind="stable")
+    rank, noise, weights = thinned((np.arange(len(noise)) + 0.5) / len(noise), noise[order], weights[order])
+    figure, axes = panel("Uncertainty of every example", "share of examples, most certain first", y)
+    for low, high, colour, name in (
+        (np.zeros_like(noise), noise, "orange", "aleatoric: the data"),
+        (noise, noise + weights, "blue", "epistemic: the weights"),
+    ):
+        axes.fill_between(rank, low, high, step="mid", color=light(colour), alpha=0.5, linewidth=0, label=name)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.08 * max(float((noise + weights).max()), 1e-12))
+    percent(axes.xaxis)
+    legend(axes, loc="upper left")
+    return figure
