@@ -67,7 +67,7 @@ class Likelihood(nn.Module, ABC):
         if output.device != y.device:
             self._refuse(f"output is on {output.device} and y on {y.device}", "one device")
         self._check(output, y)
-        if y.is_floating_point() and bool(y.isnan().any()):
+        if y.is_floating_point() and math.isnan(y.detach().sum()) and bool(y.isnan().any()):
             where = tuple(y.isnan().nonzero()[0].tolist())
             self._refuse(f"y is NaN at {where}, one of {int(y.isnan().sum())}", "data without missing values")
 
@@ -196,11 +196,14 @@ class Normal(Likelihood):
         return output, torch.tensor(math.log(self.fixed_scale), dtype=output.dtype, device=output.device)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
-        mean, log_scale = self.split(output)
+        mean, log_scale = (output, None) if self.kind == "fixed" else self.split(output)
         return self.log_prob_of_square((y - mean).square(), log_scale)
 
-    def log_prob_of_square(self, square: Tensor, log_scale: Tensor) -> Tensor:
-        """log p as a function of (y - mean)^2, in which it is linear."""
+    def log_prob_of_square(self, square: Tensor, log_scale: Tensor | None) -> Tensor:
+        """log p as a function of (y - mean)^2, in which it is linear; without a log scale, with the fixed one."""
+        if log_scale is None:
+            precision = 1 / self.fixed_scale
+            return _summed(square * (-0.5 * precision * precision) - (math.log(self.fixed_scale) + _HALF_LOG_2PI))
         return _summed(-0.5 * square * torch.exp(-2 * log_scale) - log_scale - _HALF_LOG_2PI)
 
     def mean(self, output: Tensor) -> Tensor:
@@ -233,7 +236,7 @@ def _wide(output: Tensor) -> Tensor:
 
 def _summed(values: Tensor) -> Tensor:
     """The sum over everything but the batch."""
-    return values.reshape(len(values), -1).sum(1)
+    return (values if values.dim() == 2 else values.reshape(len(values), -1)).sum(1)
 
 
 LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal}

@@ -18,6 +18,7 @@ from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Output, from_numpy, the_tensor
+from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING
 from mcrepar.nn.module import kl as total_kl
@@ -93,24 +94,24 @@ def elbo(
     check_generator(generator)
     _check_input(x)
     args, kwargs = _arguments(x)
-    total: Tensor | float = 0.0
-    for _ in range(draws):
-        with _default_rng_from(generator, bnn):
+    nlls = []
+    with shared_rows() if bnn is random[0] else contextlib.nullcontext():  # a wrapper may run it in a region of its own
+        for _ in range(draws):
+            with _default_rng_from(generator, bnn):
+                if last_layer_draws is None:
+                    u = the_tensor(bnn(*args, **kwargs), output)
+                else:
+                    u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
+            chosen.check(u, y)
             if last_layer_draws is None:
-                u = the_tensor(bnn(*args, **kwargs), output)
+                log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
             else:
-                u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
-        chosen.check(u, y)
-        if last_layer_draws is None:
-            log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
-        else:
-            log_prob = last_layer_log_prob(chosen, last, y, last_layer_draws, last_layer_method, generator)
-        if not bool(log_prob.isfinite().all()):
-            raise _not_finite(bnn, chosen, x, u, log_prob)
-        total = total - log_prob.mean()
-    assert isinstance(total, Tensor)
-    nll, kl = total / draws, total_kl(bnn, generator=generator)
-    return Elbo(nll + beta * kl / size, nll, kl)
+                log_prob = last_layer_log_prob(chosen, last, y, last_layer_draws, last_layer_method, generator)
+            nlls.append(-log_prob.mean())
+            if not math.isfinite(nlls[-1].detach()) and not bool(log_prob.isfinite().all()):
+                raise _not_finite(bnn, chosen, x, u, log_prob)
+        nll, kl = nlls[0] if draws == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
+    return Elbo(torch.add(nll, kl, alpha=beta / size), nll, kl)
 
 
 @contextlib.contextmanager
@@ -144,6 +145,10 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _inputs(x: Any) -> Iterator[tuple[str, Tensor]]:
     """The floating-point tensors of x by their names."""
+    if isinstance(x, Tensor):
+        if x.is_floating_point():
+            yield "x", x
+        return
     for path, leaf in pytree.tree_flatten_with_path(dict(x) if isinstance(x, Mapping) else x)[0]:
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             yield f"x{pytree.keystr(path)}", leaf
@@ -151,7 +156,7 @@ def _inputs(x: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _check_input(x: Any) -> None:
     for name, tensor in _inputs(x):
-        if bool(tensor.isnan().any()):
+        if math.isnan(tensor.detach().sum()) and bool(tensor.isnan().any()):
             where = tuple(tensor.isnan().nonzero()[0].tolist())
             raise ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
 

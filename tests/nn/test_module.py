@@ -22,6 +22,7 @@ from mcrepar import MethodError, ParameterError, bayesian, kl
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.nn.calibration import complete
+from mcrepar.nn.random_tensor import each_named
 from mcrepar.nn.swap import Guard, plain_copy
 from tests.conftest import seeded
 from tests.nn.networks import NETS
@@ -189,8 +190,8 @@ def test_the_noise_of_the_forward_is_that_of_the_kl(name):
     """One object: the KL's posterior draws what the forward draws, from the same generator."""
     torch.manual_seed(0)
     bnn = bayesian(nn.Linear(4, 3).double(), name)
-    draw = bnn.draw(seeded(3))
-    generator = seeded(3)
+    first, generator = seeded(3), seeded(3)
+    draw = each_named(bnn, lambda tensor: tensor.draw(first))
     for key, latent in bnn.latents.items():
         torch.testing.assert_close(draw[key], latent.posterior.draw(generator=generator))
         assert latent.posterior.noise == latent.options.posterior.row.noise(latent.posterior.fixed, draw[key].numel())
@@ -365,10 +366,11 @@ def test_a_kl_that_is_not_finite_names_its_tensor():
 def test_a_method_and_its_draws_replace_only_themselves(own, asked, runs, structure, monkeypatch):
     bnn = bayesian(nn.Linear(3, 2), "normal", "normal", *own, structure=structure)
     seen, run = [], apply_plan
-    monkeypatch.setattr(
-        "mcrepar.nn.random_tensor.apply_plan",
-        lambda plan, q, p, estimator, generator: seen.append(estimator) or run(plan, q, p, estimator, generator),
-    )
+    for place in ("random_tensor", "row_divergence"):
+        monkeypatch.setattr(
+            f"mcrepar.nn.{place}.apply_plan",
+            lambda plan, q, p, estimator, generator: seen.append(estimator) or run(plan, q, p, estimator, generator),
+        )
     bnn.kl(**asked)
     kl(nn.Sequential(bnn), **asked)
     assert {(estimator.method, estimator.n_mc_iter) for estimator in seen} == {runs}

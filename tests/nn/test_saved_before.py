@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mcrepar
+from mcrepar.nn.random_tensor import each_named
 
 FOLDER = Path(__file__).parent / "saved_before"
 
@@ -40,7 +41,9 @@ def numbers(bnn, x):
         warnings.simplefilter("ignore")  # norm statistics are pooled
         with bnn.frozen("mean"):
             mean = bnn(x)
-        with bnn.frozen(bnn.draw(torch.Generator().manual_seed(1))):
+        generator = torch.Generator().manual_seed(1)
+        one_by_one = each_named(bnn, lambda tensor: tensor.draw(generator)) if not bnn.members else None  # as then
+        with bnn.frozen(one_by_one or bnn.draw(generator)):
             drawn = bnn(x)
     return {"mean": mean, "drawn": drawn, "kl": mcrepar.kl(bnn, generator=torch.Generator().manual_seed(2)).detach()}
 

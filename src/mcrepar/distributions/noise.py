@@ -36,12 +36,14 @@ class Noise(ABC):
         symmetric: whether xi and -xi have one distribution.
         joint: whether the coordinates of xi depend on one another.
         projects: whether `project` and `project_means` exist.
+        joins: whether `draw_rows` draws for several tensors at once, although the noise is joint.
     """
 
     positive: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True
     joint: ClassVar[bool] = False
     projects: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     # ---- what a distribution says of itself
 
@@ -118,6 +120,20 @@ class Noise(ABC):
             radius: the norm of every row, for blocks of one joint draw (`split`); others ignore it.
         """
         return self._sample(Source(dtype, device, generator), draws, size, radius)  # (draws, size)
+
+    def draw_rows(self, source: Source, draws: int, sizes: Sequence[int], places: Tensor) -> Tensor:
+        """Draws for several tensors of one family, one tensor after the other in each row: (draws, sum of sizes).
+
+        The rows are the same whether they are drawn together or one after the other.
+
+        Args:
+            source: of random numbers.
+            draws: number of rows.
+            sizes: of the tensors.
+            places: the number of the tensor that a weight of a row belongs to.
+        """
+        assert not self.joint, "joint noise with joins = True defines draw_rows"
+        return torch.cat([self._sample(source, 1, sum(sizes), None) for _ in range(draws)])
 
     def split(self, source: Source, draws: int, sizes: Sequence[int]) -> tuple[Tensor, Tensor] | None:
         """The norms (draws,) and (draws, blocks) with which blocks drawn apart are one joint draw, if it is joint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,6 +63,10 @@ class Normal(Noise):
 
     def _sample(self, source: Source, draws: int, size: int, radius: Tensor | None) -> Tensor:
         return source.normal(draws, size)
+
+    def draw_rows(self, source: Source, draws: int, sizes: Sequence[int], places: Tensor) -> Tensor:
+        """N(0, 1), independently."""
+        return source.normal_rows(draws, sum(sizes))
 
     @property
     def _density(self) -> tuple[float, Terms]:

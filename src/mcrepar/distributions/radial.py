@@ -51,6 +51,7 @@ class Radial(Noise):
 
     joint: ClassVar[bool] = True
     projects: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
 
     size: int
 
@@ -66,6 +67,19 @@ class Radial(Noise):
             radius = source.normal(draws).abs_()
         norm = vector_norm(z).clamp_(min=torch.finfo(source.dtype).tiny)
         return z.mul_((radius / norm).to(source.dtype)[:, None])
+
+    def draw_rows(self, source: Source, draws: int, sizes: Sequence[int], places: Tensor) -> Tensor:
+        """(z / |z|) |r| for each of the tensors, whatever the size of this one; the radii r are the last normals."""
+        rows = source.normal_rows(draws, sum(sizes) + len(sizes))
+        *parts, radii = torch.split_with_sizes(rows, [*sizes, len(sizes)], -1)
+        z, least = rows[:, : sum(sizes)], torch.finfo(rows.dtype).tiny
+        if draws == 1:  # in few operations, which is what counts for one row
+            squares = rows.new_zeros(1, len(sizes)).index_add_(1, places, z * z)
+            return z.mul_(radii.abs().div_(squares.sqrt_().clamp_(min=least)).index_select(1, places))
+        norms = torch.stack([vector_norm(part).to(rows.dtype) for part in parts], -1).clamp_(min=least)
+        for part, stretch in zip(parts, radii.abs().div_(norms).unsqueeze(-1).unbind(1), strict=True):
+            part.mul_(stretch)
+        return z
 
     def split(self, source: Source, draws: int, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The norms |r| and |r| sqrt(G_b / sum G), G_b ~ chi^2(sizes[b])."""

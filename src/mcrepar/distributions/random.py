@@ -12,6 +12,7 @@ from torch import Tensor
 
 BLOCK = 2**17  # numbers that one generator draws where there are many: torch draws on one core only
 ALONE = 4 * BLOCK  # below it threads cost more than they save
+BOX = 16  # normals that torch makes at once on a CPU
 GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
 
 
@@ -79,6 +80,17 @@ class Source:
     def normal(self, *size: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
         """N(mean, std^2)."""
         return self._filled(size, lambda part, generator: part.normal_(mean, std, generator=generator))
+
+    def normal_rows(self, rows: int, size: int) -> Tensor:
+        """N(0, 1) in rows, which are the same numbers whether they are drawn together or one after the other.
+
+        On a CPU torch makes normals 16 at a time: a row of whole such blocks leaves nothing over for the next one.
+        """
+        length = -(-size // BOX) * BOX
+        out = torch.empty(rows, length, dtype=self.dtype, device=self.device)
+        for part in [out] if out.device.type == "cpu" else out:
+            part.normal_(generator=self.generator)
+        return out[:, :size]
 
     def uniform(self, *size: int, low: float = 0.0) -> Tensor:
         """Uniform on [low, 1)."""

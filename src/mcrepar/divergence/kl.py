@@ -22,7 +22,7 @@ from mcrepar.divergence.contraction import Product, contract, slope_entries
 from mcrepar.divergence.estimates import Estimate, Job, moments
 from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
-from mcrepar.divergence.plan import Plan, decide, plan_pair
+from mcrepar.divergence.plan import Decision, Plan, decide, plan_pair
 from mcrepar.divergence.terms import named_extremes, pair_of
 from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
 from mcrepar.validation import check_generator
@@ -149,6 +149,29 @@ def _apply(job: Job, eager: bool) -> Tensor:
     if estimate.error is not None:
         _check_error(job.plan, value, estimate.error, q.numel)
     return 0 - value if p.expected else value  # 0 - 0 is 0, while -0 is -0
+
+
+def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> tuple[list[Product], float] | None:
+    """The products and the constant of a KL, where both are the same at every step; None where they are not.
+
+    They are where nothing is drawn, the prior has numbers, every statistic a tuple, and no decision looks at values.
+    """
+    p = p.over(q.numel)
+    varying = p.row is None or p.tensors or p.words or p.relative or plan.largest_power or not plan.right
+    found = None if varying else plan.outcome(request)
+    if not isinstance(found, Decision) or METHODS[found.method].samples:
+        return None
+    job, density = Job(plan, q, p, found.method, request, None), p.density
+    try:
+        penalty, penalised = _variance_penalty(q, density.penalty)
+        estimate = METHODS[found.method].run(job)
+        entropy, log_density = _negative_entropy(job, estimate)
+        constant = log_density - (_summed(density.constant, q) + density.total(q.numel) - penalised)
+    except ArithmeticError:  # which a KL of its own names
+        return None
+    if estimate.mean is not None or isinstance(constant, Tensor):
+        return None
+    return [*estimate.products, *entropy, *penalty], constant
 
 
 def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:

@@ -24,6 +24,8 @@ def from_numpy(value: Any, net: nn.Module) -> Any:
     >>> from_numpy({"x": np.zeros((2, 3))}, nn.Linear(3, 1))["x"].dtype
     torch.float32
     """
+    if isinstance(value, Tensor):
+        return value
     reference = next((p for p in net.parameters() if p.is_floating_point()), torch.empty(0))
 
     def tensor(array: np.ndarray[Any, Any]) -> Tensor:

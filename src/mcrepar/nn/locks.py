@@ -157,10 +157,17 @@ def measuring() -> Iterator[None]:
         _PREDICTED.reset(token)
 
 
-@contextlib.contextmanager
-def own_mode(network: nn.Module) -> Iterator[None]:
+def own_mode(network: nn.Module) -> contextlib.AbstractContextManager[None]:
     """The layers of a Bayesian neural network in the mode in which this thread runs it, while its lock is held."""
-    layers = [m for m in network.modules() if m.training] if id(network) in _PREDICTED.get() else []
+    return _in_eval_mode(network) if id(network) in _PREDICTED.get() else _AS_IT_IS
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _in_eval_mode(network: nn.Module) -> Iterator[None]:
+    layers = [m for m in network.modules() if m.training]
     for layer in layers:
         layer.training = False
     try:

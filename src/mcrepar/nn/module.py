@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator
 from contextvars import copy_context
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.groups import Groups
 from mcrepar.nn.locks import note_training
 from mcrepar.nn.options import check_place, check_structure, chosen_options
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
@@ -60,7 +61,7 @@ class BayesianModule(nn.Module):
             self.latents[key] = RankOne(place, options, members) if members else RandomTensor(*whole)
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
-        self.calibration = Calibration(net)
+        self.calibration, self.groups = Calibration(net), Groups()
 
     def __repr__(self) -> str:
         with self.slots.lock, self.slots.shown():
@@ -108,7 +109,10 @@ class BayesianModule(nn.Module):
             where = None if generator is None else generator.device
             several = self.members > 1
             member = int(torch.randint(self.members, (), generator=generator, device=where)) if several else 0
-        return each_named(self, lambda tensor: tensor.draw(generator, member))
+        layout = self.groups.of(self)
+        drawn = [group.draw(generator) for group in layout.drawn]
+        drawn += [dict.fromkeys(names, tensor.draw(generator, member)) for names, tensor in layout.drawn_apart]
+        return {name: w for part in drawn for name, w in part.items()}
 
     def mean(self) -> dict[str, Tensor]:
         """The means of all weights; the median where no mean exists."""
@@ -157,17 +161,18 @@ class BayesianModule(nn.Module):
             generator: the source of the noise, of any device; None is the default RNG.
         """
         check_generator(generator)
-        tensors = [tensor.tensors for tensor in random_tensors(self).values()]
-        parts = [
-            [t.divergence(_requested(t.options.estimator, method, n_mc_iter), generator) for t in group]
-            for group in tensors
-        ]
-        each = [torch.stack(group).sum() / self.members if self.members else group[0] for group in parts]
-        total = torch.stack(each).sum()
-        if not bool(torch.isfinite(total)):
-            for tensor, part in zip(chain(*tensors), chain(*parts), strict=True):
+        layout = self.groups.of(self)
+        summed, apart = layout.summed, layout.summed_apart
+        if method is not None or n_mc_iter is not None:
+            summed, apart = (), layout.tensors
+        parts = [t.divergence(_requested(t.options.estimator, method, n_mc_iter), generator) for t in apart]
+        sums = [group.divergence(generator) for group in summed]
+        total = sums[0] if len(sums) == 1 and not parts else torch.stack(sums + parts).sum() / max(self.members, 1)
+        if not math.isfinite(total.detach()):
+            known = [t for group in summed for t in group.tensors]
+            for tensor, part in zip((*apart, *known), (*parts, *(t.divergence() for t in known)), strict=True):
                 tensor.check(part)
-        return total.to(wide_dtype(tensors[0][0].log_scale.dtype))
+        return total.to(wide_dtype(layout.tensors[0].log_scale.dtype))
 
     def diagnose(self, x: Any = None, **options: Any) -> Diagnosis:
         """Did the posterior learn? How far scales moved, signal-to-noise, what is at the prior; printed it is prose.
@@ -201,6 +206,8 @@ def _requested(own: Estimator, method: str | None, n_mc_iter: int | None) -> Est
 
 def random_parts(net: object, asked: str = "the KL of") -> list[BayesianModule]:
     """Every Bayesian part, once: of a wrapper, of layers put together by hand, or the network itself."""
+    if isinstance(net, BayesianModule):
+        return [net]
     parts = [m for m in net.modules() if isinstance(m, BayesianModule)] if isinstance(net, nn.Module) else []
     if not parts:
         raise ParameterError(f"{asked} {type(net).__name__}", "nothing in it is Bayesian", "mcrepar.bayesian(net)")
@@ -225,7 +232,8 @@ def kl(
     >>> bool(kl(nn.Sequential(part, nn.ReLU(), part)) == part.kl())
     True
     """
-    return torch.stack([part.kl(method, n_mc_iter, generator) for part in random_parts(net)]).sum()
+    first, *others = [part.kl(method, n_mc_iter, generator) for part in random_parts(net)]
+    return torch.stack([first, *others]).sum() if others else first
 
 
 def bayesian(

@@ -21,8 +21,9 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, N
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.contraction import Product
 from mcrepar.divergence.fused import unflat
-from mcrepar.divergence.kl import apply_plan, check_finite
+from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError
@@ -160,9 +161,19 @@ class RandomTensor(nn.Module):
         """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
         q = self.posterior
         p = self.prior(q)
+        return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator)
+
+    def planned(self, q: Posterior, p: Prior) -> Plan:
+        """The plan of the pair, made once."""
         if self.plan is None:
             self.plan = plan_pair(q, p)
-        return apply_plan(self.plan, q, p, estimator or self.options.estimator, generator)
+        return self.plan
+
+    def fixed_products(self) -> tuple[list[Product], float] | None:
+        """The products and the constant of the KL, where they are the same at every step."""
+        q = self.posterior
+        p = self.prior(q)
+        return fixed_products(self.planned(q, p), q, p, self.options.estimator)
 
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""

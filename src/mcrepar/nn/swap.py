@@ -41,20 +41,32 @@ def run(bnn: BayesianModule, weights: Draw, *args: Any, **kwargs: Any) -> Any:
     """The network's output for the given weights (and norm statistics)."""
     if torch.compiler.is_compiling():  # a graph has no lock, and takes the weights as its input
         return swapped(bnn, weights, args, kwargs)
-    with alone(bnn), running(partial(_again, bnn, weights)):
-        return swapped(bnn, weights, args, kwargs)
+    with bnn.slots.lock, own_mode(bnn):
+        token = _RUN.set((_frame(), partial(_again, bnn, weights)))
+        try:
+            return swapped(bnn, weights, args, kwargs)
+        finally:
+            _RUN.reset(token)
 
 
 def swapped(bnn: BayesianModule, weights: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The same for a caller that holds the lock."""
-    call = partial(functional_call, bnn.net, bnn.slots.first_names(weights), args, dict(kwargs), tie_weights=False)
-    if torch.compiler.is_compiling():
-        return call()
-    bnn.slots.check(bnn.net)
+    slots, net = bnn.slots, bnn.net
+    if torch.compiler.is_compiling() or not slots.check(net) or not weights.keys() <= slots.homes.keys():
+        try:
+            return functional_call(net, slots.first_names(weights), args, dict(kwargs), tie_weights=False)
+        finally:
+            if not torch.compiler.is_compiling():
+                slots.forget()
     try:
-        return call()
+        for name, w in weights.items():
+            owner, last = slots.homes[name]
+            owner._parameters[last] = w  # type: ignore[assignment]
+        return net(*args, **kwargs)
     finally:
-        bnn.slots.forget()
+        for owner, last in slots.homes.values():
+            owner._parameters[last] = None
+        slots.forget()
 
 
 @contextlib.contextmanager
@@ -164,6 +176,7 @@ class Slots:
         for owner, slots in random.items():
             owner.register_forward_pre_hook(Guard(tuple(slots)))
         self.second = frozenset(second)  # second names of one slot: filled twice, it would keep the first sample
+        self.homes = {name: slot(net, name) for name in self.names}
         self.net, self.lock = net, Lock()
         self.links = _links(net, self.names)
         self.derived = [(module, name, t.detach()) for module in net.modules() for name, t in _derived(module).items()]
@@ -174,14 +187,14 @@ class Slots:
         """The weights, each slot once."""
         return {name: w for name, w in weights.items() if name not in self.second}
 
-    def check(self, net: nn.Module) -> None:
-        """Refuse a network in which something was put in the place of a random weight: it would not be used."""
+    def check(self, net: nn.Module) -> bool:
+        """Whether all places are empty; a network with something in one is refused: it would not be used."""
         if (
             net is self.net
             and all(parent._modules.get(name) is child for parent, name, child in self.links)
-            and all(owner._parameters.get(name) is None for owner, name in self.empty)
+            and all(owner._parameters.get(name, ...) is None for owner, name in self.homes.values())
         ):
-            return
+            return True
         for name in self.names:
             try:
                 owner, last = slot(net, name)
@@ -194,6 +207,7 @@ class Slots:
                     f"{name} is random, and what was put in its place would not be used",
                     "net = bnn.to_module() before the change, and bayesian(net) after it",
                 )
+        return False
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:

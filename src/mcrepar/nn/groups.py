@@ -1,0 +1,226 @@
+"""Random tensors of a small network that share families, as one row of weights: one draw and one KL for all of them.
+
+A step of a small network is spent between operations and not in them, so that their number is all that counts. What
+is the same at every step (noise, products of the KL, constants) is computed once. All operations are plain torch,
+which compiles, maps and differentiates them. In large networks copies into a row would cost more than they save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from mcrepar.distributions.noise import Noise
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.random import Source
+from mcrepar.divergence.methods import wide_dtype
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
+
+_joined: Callable[[list[Any]], Tensor] = _flatten_dense_tensors
+_parted: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]] = _unflatten_dense_tensors
+Names = tuple[str, ...]
+Members = Sequence[tuple[Names, Any]]  # random tensors with all of their names
+Row = tuple[Tensor | None, Tensor]
+_ROWS: ContextVar[dict[tuple[int, ...], Row] | None] = ContextVar("rows that are read once", default=None)
+SMALL = 2**16  # weights of a network up to which its tensors are put in rows
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Random tensors as one row.
+
+    Args:
+        tensors: in their order in the network.
+        names: of each of them there.
+        sizes: their numbers of weights.
+        places: the number of the tensor that a weight of the row belongs to.
+        posterior: a template of their family.
+        noise: of the first; that of others may have another size.
+        located: whether they have locations, learned or fixed.
+        kl: from the posterior of the row to the sum of their KLs; None where the group serves draws alone.
+    """
+
+    tensors: list[RandomTensor]
+    names: list[Names]
+    sizes: list[int]
+    places: Tensor
+    posterior: Posterior
+    noise: Noise
+    located: bool
+    kl: Divergence | None = None
+
+    @classmethod
+    def of(cls, members: Members) -> Group:
+        """A group of these tensors, for draws."""
+        names, tensors = [names for names, _ in members], [tensor for _, tensor in members]
+        first, sizes = tensors[0], [tensor.log_scale.numel() for tensor in tensors]
+        places = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(first.log_scale.device)
+        q, located = first.posterior, first.centre is not None
+        return cls(tensors, names, sizes, places, first.options.posterior, q.noise, located)
+
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """What tells groups of other tensors apart."""
+        return tuple(map(id, self.tensors))
+
+    @property
+    def members(self) -> Members:
+        """The tensors with their names."""
+        return list(zip(self.names, self.tensors, strict=True))
+
+    def row(self) -> Row:
+        """Locations and log scales of all weights."""
+        shared = None if torch.compiler.is_compiling() else _ROWS.get()
+        if shared is not None and self.key in shared:
+            return shared[self.key]
+        log_scale = _joined([tensor.log_scale for tensor in self.tensors])
+        found = _joined([tensor.centre for tensor in self.tensors]) if self.located else None, log_scale
+        if shared is not None:
+            shared[self.key] = found
+        return found
+
+    def draw(self, generator: torch.Generator | None = None, draws: int | None = None) -> dict[str, Tensor]:
+        """Fresh weights by their names; with `draws` (draws, *shape) each, the same as one draw after the other."""
+        loc, log_scale = self.row()
+        with torch.no_grad():
+            source = Source(log_scale.dtype, log_scale.device, generator)
+            xi = self.noise.draw_rows(source, draws or 1, self.sizes, self.places)
+        scale, xi = log_scale.exp(), xi if draws else xi[0]
+        w = self.posterior.form.outer.apply(scale * xi if loc is None else torch.addcmul(loc, scale, xi))
+        if draws:
+            rows = torch.split_with_sizes(w, self.sizes, -1)
+            parts: Sequence[Tensor] = [
+                row.view(draws, *tensor.shape) for row, tensor in zip(rows, self.tensors, strict=True)
+            ]
+        else:
+            parts = _parted(w, [tensor.log_scale for tensor in self.tensors])
+        whole = [tensor.whole(part) for tensor, part in zip(self.tensors, parts, strict=True)]
+        return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
+
+    def divergence(self, generator: torch.Generator | None = None) -> Tensor:
+        """The sum of their KLs, in float64."""
+        assert self.kl is not None
+        (loc, log_scale), row = self.row(), self.posterior.row
+        wide = wide_dtype(log_scale.dtype)
+        if wide != log_scale.dtype:
+            loc, log_scale = None if loc is None else loc.to(wide), log_scale.to(wide)
+        learned = row.form.learned_loc
+        fixed = self.posterior.fixed if learned or loc is None else {**self.posterior.fixed, "loc": loc}
+        return self.kl(Posterior(row, fixed, self.noise, loc if learned else None, None, log_scale), generator)
+
+
+@contextmanager
+def shared_rows() -> Iterator[None]:
+    """A context in which no parameter changes: draws and KLs of a group read its row once."""
+    token = _ROWS.set({})
+    try:
+        yield
+    finally:
+        _ROWS.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the tensors of a network are grouped.
+
+    Args:
+        looks: what the network looked like.
+        tensors: all tensors of random numbers.
+        drawn: the groups that are drawn as a row.
+        drawn_apart: the tensors that are drawn by themselves.
+        summed: the groups that have one KL.
+        summed_apart: the tensors that have a KL of their own.
+    """
+
+    looks: Sequence[Any] = ()
+    tensors: Sequence[RandomTensor] = ()
+    drawn: Sequence[Group] = ()
+    drawn_apart: Members = ()
+    summed: Sequence[Group] = ()
+    summed_apart: Sequence[RandomTensor] = ()
+
+
+class Groups:
+    """The groups of a network, kept until the network changes; a copy or a pickle gets them anew."""
+
+    def __init__(self) -> None:
+        self.kept = Layout()
+
+    def __reduce__(self) -> tuple[type[Groups], tuple[()]]:
+        return Groups, ()
+
+    def of(self, bnn: BayesianModule) -> Layout:
+        """The groups of a network as it is now."""
+        tensors = list(random_tensors(bnn).items())
+        looks = [_look(tensor) for _, tensor in tensors] if not bnn.members else [bnn]
+        if looks != self.kept.looks:
+            self.kept = _layout(looks, tensors)
+        return self.kept
+
+
+def _look(tensor: Any) -> tuple[Any, ...]:
+    """What decides in which group a tensor is."""
+    log_scale, centre = tensor.log_scale, tensor.centre
+    regular = log_scale.is_contiguous()
+    if centre is not None:
+        regular = regular and centre.is_contiguous() and centre.dtype == log_scale.dtype
+    return tensor, tensor.options, log_scale.shape, log_scale.dtype, log_scale.device, regular
+
+
+def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
+    alone = [part for _, tensor in tensors for part in tensor.tensors]
+    if sum(part.log_scale.numel() for part in alone) > SMALL or any(tensor not in alone for _, tensor in tensors):
+        return Layout(looks, alone, (), tensors, (), alone)
+    drawn, apart = _sorted(tensors, _family)
+    summed: list[Group] = []
+    for group in drawn:
+        for alike in _sorted(group.members, _prior)[0]:
+            whole = fixed_kl(alike.tensors)
+            parts = [alike] if whole is not None else _sorted(alike.members, _numbers)[0]
+            functions = [(part, whole or elementwise_kl(part.tensors[0])) for part in parts]
+            summed += [replace(part, kl=function) for part, function in functions if function is not None]
+    known = {tensor for group in summed for tensor in group.tensors}
+    return Layout(looks, alone, drawn, apart, summed, [tensor for tensor in alone if tensor not in known])
+
+
+def _sorted(tensors: Members, key: Callable[[RandomTensor], tuple[Any, ...] | None]) -> tuple[list[Group], Members]:
+    """Groups of the tensors that share a key, and those that have none."""
+    found: dict[Any, list[tuple[Names, Any]]] = {}
+    for member in tensors:
+        found.setdefault(key(member[1]), []).append(member)
+    apart = found.pop(None, [])
+    return [Group.of(members) for members in found.values()], apart
+
+
+def _family(tensor: RandomTensor) -> tuple[Any, ...] | None:
+    """What tensors in a row have in common; None for a tensor that is drawn by itself."""
+    options, noise, (*_, dtype, device, regular) = tensor.options, tensor.posterior.noise, _look(tensor)
+    fixed = options.posterior.fixed
+    shaped = any(isinstance(value, Tensor) for value in fixed.values())
+    if shaped or not regular or tensor.held is not None or (noise.joint and not noise.joins):
+        return None
+    return options.posterior.name, tuple(fixed.items()), dtype, device
+
+
+def _prior(tensor: RandomTensor) -> tuple[Any, ...] | None:
+    """What tensors with one KL have in common; None where a tensor is a part of the prior."""
+    p = tensor.options.prior
+    own = tensor.anchor is not None or p.row is None or p.tensors or p.words
+    return None if own else (p.name, p.improper, tensor.options.estimator)
+
+
+def _numbers(tensor: RandomTensor) -> tuple[Any, ...]:
+    """The values of the prior."""
+    return tuple(tensor.options.prior.values.items())

@@ -1,0 +1,93 @@
+"""One KL for random tensors that are one row of weights: from the posterior of the row to the sum of their KLs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from operator import mul
+
+import torch
+from torch import Tensor
+
+from mcrepar.distributions.parameters import Number
+from mcrepar.distributions.posterior import Posterior
+from mcrepar.divergence.fused import wide_sum
+from mcrepar.divergence.kl import apply_plan
+from mcrepar.divergence.methods import wide_dtype
+from mcrepar.nn.random_tensor import RandomTensor
+
+Divergence = Callable[[Posterior, torch.Generator | None], Tensor]
+Powers = tuple[int, float, int, float]  # a, b, j and c of (loc - c)^a scale^b (log scale - c)^j
+
+
+def fixed_kl(tensors: Sequence[RandomTensor]) -> Divergence | None:
+    """The KL by products that are the same at every step; None where a method draws or looks at values.
+
+    Args:
+        tensors: of the row, with one family of posteriors and one of priors.
+    """
+    factors: dict[Powers, list[float]] = defaultdict(lambda: [0.0] * len(tensors))
+    total = 0.0
+    for k, tensor in enumerate(tensors):
+        found, loc = tensor.fixed_products(), tensor.posterior.loc
+        if found is None:
+            return None
+        total += found[1]
+        for product in found[0]:
+            entry, center = product.entry, float(product.center)
+            factor, a = float(product.coefficient * entry.factor * product.t), entry.loc_power
+            if not isinstance(loc, Tensor):
+                factor, a = factor * (loc - center) ** a, 0
+            if a or entry.scale_power or entry.log_power:
+                factors[a, entry.scale_power, entry.log_power, center if a or entry.log_power else 0.0][k] += factor
+            else:
+                total += factor * tensor.log_scale.numel()
+    live = {powers: _per_weight(numbers, tensors) for powers, numbers in factors.items() if any(numbers)}
+    return partial(_contracted, live, total) if live else None
+
+
+def elementwise_kl(first: RandomTensor) -> Divergence | None:
+    """The KL of a row whose tensors have the prior of the first, by any method; None where weights are not independent.
+
+    Over independent weights every method is a sum, so that a row is one tensor.
+    """
+    q, p, estimator = first.posterior, first.options.prior, first.options.estimator
+    if q.noise.joint or p.density.joint:
+        return None
+    plan = first.planned(q, first.prior(q))
+    return lambda row, generator: apply_plan(plan, row, p, estimator, generator)
+
+
+def _contracted(factors: dict[Powers, Number], constant: float, q: Posterior, generator: object) -> Tensor:
+    """The sum over weights of factor (loc - c)^a scale^b (log scale - c)^j, and a constant."""
+    log_scale = q.log_scale
+    total: Tensor | None = None
+    for (a, b, j, center), factor in factors.items():
+        parts = [_less(q.loc, center)] * a if a else []
+        parts += [(log_scale * b).exp()] if b else []
+        parts += [_less(log_scale, center)] * j if j else []
+        n = reduce(mul, parts)
+        if total is None:
+            total = n * factor
+        elif isinstance(factor, Tensor):
+            total = torch.addcmul(total, n, factor)
+        else:
+            total = torch.add(total, n, alpha=factor)
+    assert total is not None
+    return total.sum(dtype=wide_sum(log_scale.device)) + constant
+
+
+def _less(x: Number, center: float) -> Tensor:
+    assert isinstance(x, Tensor)
+    return x - center if center else x
+
+
+def _per_weight(numbers: Sequence[float], tensors: Sequence[RandomTensor]) -> Number:
+    """One number where all tensors have the same, else one for every weight."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    like = tensors[0].log_scale
+    wide = torch.float64 if wide_sum(like.device) == torch.float64 else torch.float32
+    parts = [torch.full((t.log_scale.numel(),), x, dtype=wide) for x, t in zip(numbers, tensors, strict=True)]
+    return torch.cat(parts).to(like.device, wide_dtype(like.dtype))
