@@ -209,8 +209,9 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]), torch.bool)
     """
     if isinstance(bnn, Sequence):
-        members = whole_number("the number of networks", len(bnn))
-        each, most = -(-whole_number("draws", draws) // members), max_bytes // members
+        networks = whole_number("the number of networks", len(bnn))
+        each = draws if draws == "moments" else -(-whole_number("draws", draws) // networks)
+        most = max_bytes // networks
         shared = batch_size, likelihood, generator, progress
         return mixture([predict(one, x, each, *shared, output=output, max_bytes=most) for one in bnn])
     random_parts(bnn, "a prediction of")
