@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import settings
 from scipy import special, stats
@@ -26,6 +27,14 @@ settings.load_profile("same every time")
 
 SCALES = (0.3, 1.2)  # between which the scales of an example lie
 LIMITED = (0.25, 0.95)  # the same as shares of 0.2, where E exp(scale * xi) ends at a scale of 1 (expgamma)
+
+
+@pytest.fixture(autouse=True)
+def _as_many_threads_as_before():
+    """Threads that a test leaves behind make every later test of its process slower, several times on busy cores."""
+    before = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == before
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -29,7 +29,9 @@ def chunks(noise, draws, size, *, seed=1, max_bytes=DEFAULT_BYTES, dtype=torch.f
 @pytest.fixture
 def threads(monkeypatch):
     """Sets what torch says of its threads, without starting any."""
-    return lambda count: monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    before = torch.get_num_threads()
+    yield lambda count: monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    torch.set_num_threads(before)  # a walk gave back the number that it was told
 
 
 # ---- seeds
