@@ -35,7 +35,7 @@ LAYERS = {
     "__main__": 6,
     "experiments": 6,
 }
-EVERYWHERE = {"errors", "user_files", "validation"}  # all may import these
+EVERYWHERE = {"checks", "errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
 NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "horseshoe"}
 LONGEST = 350  # lines of a file

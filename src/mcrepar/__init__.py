@@ -37,6 +37,7 @@ _HOMES = {
     "mcrepar.trained_model": ("Preparation", "TrainedModel"),
 }
 _MODULES = (
+    "checks",
     "conformal",
     "data",
     "distributions",
@@ -54,6 +55,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from mcrepar import checks as checks
     from mcrepar import conformal as conformal
     from mcrepar import data as data
     from mcrepar import distributions as distributions

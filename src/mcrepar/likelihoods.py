@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mcrepar import checks
 from mcrepar.errors import MethodError, ParameterError
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -67,9 +68,16 @@ class Likelihood(nn.Module, ABC):
         if output.device != y.device:
             self._refuse(f"output is on {output.device} and y on {y.device}", "one device")
         self._check(output, y)
-        if y.is_floating_point() and math.isnan(y.detach().sum()) and bool(y.isnan().any()):
-            where = tuple(y.isnan().nonzero()[0].tolist())
-            self._refuse(f"y is NaN at {where}, one of {int(y.isnan().sum())}", "data without missing values")
+        if y.is_floating_point():
+            checks.refuse(
+                lambda: y.isnan().any(),
+                lambda: self._error(
+                    f"y is NaN at {tuple(y.isnan().nonzero()[0].tolist())}, one of {int(y.isnan().sum())}",
+                    "data without missing values",
+                ),
+                "y is NaN",
+                lambda: y.detach().sum(),
+            )
 
     def _batch(self, name: str, value: object) -> Tensor:
         if not isinstance(value, Tensor):
@@ -79,7 +87,14 @@ class Likelihood(nn.Module, ABC):
         return value
 
     def _refuse(self, why: str, instead: str) -> NoReturn:
-        raise ParameterError(f"{type(self).__name__} likelihood", why, instead)
+        raise self._error(why, instead)
+
+    def _refuse_if(self, wrong: Callable[[], Tensor], why: Callable[[], str], instead: str, what: str) -> None:
+        """The same where `wrong`; `what` is all that is said of it on a device."""
+        checks.refuse(wrong, lambda: self._error(why(), instead), what)
+
+    def _error(self, why: str, instead: str) -> ParameterError:
+        return ParameterError(f"{type(self).__name__} likelihood", why, instead)
 
     def _check_shape(self, wanted: tuple[int, ...], y: Tensor, output: Tensor) -> None:
         if tuple(y.shape) != wanted:
@@ -116,17 +131,25 @@ class Categorical(Likelihood):
             soft = f"probabilities of shape {tuple(output.shape)}"
             self._refuse(f"y has dtype {y.dtype}", f"class numbers of an integer dtype, or {soft}")
         self._check_shape((output.shape[0], *output.shape[2:]), y, output)
-        low, high, classes = int(y.min()), int(y.max()), output.shape[1]
-        if low < 0 or high >= classes:
-            self._refuse(f"y lies between {low} and {high}, and there are {classes} classes", f"0 to {classes - 1}")
-        return None
+        classes = output.shape[1]
+        return self._refuse_if(
+            lambda: ((y < 0) | (y >= classes)).any(),
+            lambda: f"y lies between {int(y.min())} and {int(y.max())}, and there are {classes} classes",
+            f"0 to {classes - 1}",
+            "y is no class",
+        )
 
     def _check_soft(self, output: Tensor, y: Tensor) -> None:
         self._check_shape(tuple(output.shape), y, output)
-        sums, low = _wide(y).sum(1), float(y.min())
-        if low < 0 or bool(((sums - 1).abs() > 1e-2).any()):  # halves sum to 1 with such an error
-            why = f"soft labels lie above {low:g} and sum to {float(sums.min()):g} up to {float(sums.max()):g}"
-            self._refuse(why, "probabilities that sum to 1 over dimension 1")
+        sums = _wide(y).sum(1)
+        self._refuse_if(
+            lambda: (y < 0).any() | ((sums - 1).abs() > 1e-2).any(),  # halves sum to 1 with such an error
+            lambda: (
+                f"soft labels lie above {float(y.min()):g} and sum to {float(sums.min()):g} up to {float(sums.max()):g}"
+            ),
+            "probabilities that sum to 1 over dimension 1",
+            "the soft labels of y are no probabilities",
+        )
 
 
 class Bernoulli(Likelihood):
@@ -147,9 +170,12 @@ class Bernoulli(Likelihood):
 
     def _check(self, output: Tensor, y: Tensor) -> None:
         self._check_shape(tuple(output.shape), y, output)
-        low, high = float(y.min()), float(y.max())
-        if low < 0 or high > 1:
-            self._refuse(f"y lies between {low:g} and {high:g}", "values between 0 and 1")
+        self._refuse_if(
+            lambda: ((y < 0) | (y > 1)).any(),
+            lambda: f"y lies between {float(y.min()):g} and {float(y.max()):g}",
+            "values between 0 and 1",
+            "y is not between 0 and 1",
+        )
 
 
 class Normal(Likelihood):
@@ -193,7 +219,7 @@ class Normal(Likelihood):
             return output[..., :half], output[..., half:]
         if self.log_scale is not None:
             return output, self.log_scale.to(torch.promote_types(output.dtype, self.log_scale.dtype))
-        return output, torch.tensor(math.log(self.fixed_scale), dtype=output.dtype, device=output.device)
+        return output, torch.full((), math.log(self.fixed_scale), dtype=output.dtype, device=output.device)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         mean, log_scale = (output, None) if self.kind == "fixed" else self.split(output)

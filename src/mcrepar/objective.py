@@ -8,12 +8,14 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from mcrepar import checks
 from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
@@ -21,8 +23,8 @@ from mcrepar.nn.batches import Output, from_numpy, the_tensor
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING
+from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.module import kl as total_kl
-from mcrepar.nn.module import random_parts
 from mcrepar.nn.preactivation import capture
 from mcrepar.validation import check_generator, closest, whole_number
 
@@ -92,6 +94,27 @@ def elbo(
     x, y = from_numpy(x, bnn), from_numpy(y, bnn)
     size, draws, beta = _data_size(data_size, y), whole_number("draws", draws), _number("beta", beta)
     check_generator(generator)
+    with checks.step(bnn) as record:
+        nll, kl = _nll_and_kl(bnn, random, chosen, x, y, draws, last_layer_draws, last_layer_method, generator, output)
+        loss = torch.add(nll, kl, alpha=beta / size)
+    if record.wrong is not None:
+        checks.skip_gradients(loss, record, [*bnn.parameters(), *chosen.parameters()])
+    return Elbo(loss, nll, kl)
+
+
+def _nll_and_kl(
+    bnn: nn.Module,
+    random: list[BayesianModule],
+    chosen: Likelihood,
+    x: Any,
+    y: Any,
+    draws: int,
+    last_layer_draws: int | str | None,
+    last_layer_method: str | None,
+    generator: torch.Generator | None,
+    output: Output,
+) -> tuple[Tensor, Tensor]:
+    """The two parts of the objective, with the checks of what goes in and comes out."""
     _check_input(x)
     args, kwargs = _arguments(x)
     nlls = []
@@ -108,10 +131,13 @@ def elbo(
             else:
                 log_prob = last_layer_log_prob(chosen, last, y, last_layer_draws, last_layer_method, generator)
             nlls.append(-log_prob.mean())
-            if not math.isfinite(nlls[-1].detach()) and not bool(log_prob.isfinite().all()):
-                raise _not_finite(bnn, chosen, x, u, log_prob)
-        nll, kl = nlls[0] if draws == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
-    return Elbo(torch.add(nll, kl, alpha=beta / size), nll, kl)
+            checks.refuse(
+                lambda found=log_prob: found.isfinite().all().logical_not(),  # type: ignore[misc]
+                partial(_not_finite, bnn, chosen, x, u, log_prob),
+                "the nll is not finite",
+                nlls[-1].detach,
+            )
+        return nlls[0] if draws == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
 
 
 @contextlib.contextmanager
@@ -156,9 +182,17 @@ def _inputs(x: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _check_input(x: Any) -> None:
     for name, tensor in _inputs(x):
-        if math.isnan(tensor.detach().sum()) and bool(tensor.isnan().any()):
-            where = tuple(tensor.isnan().nonzero()[0].tolist())
-            raise ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
+        checks.refuse(
+            lambda found=tensor: found.isnan().any(),  # type: ignore[misc]
+            partial(_missing, name, tensor),
+            f"{name} is NaN",
+            lambda found=tensor: found.detach().sum(),  # type: ignore[misc]
+        )
+
+
+def _missing(name: str, tensor: Tensor) -> ParameterError:
+    where = tuple(tensor.isnan().nonzero()[0].tolist())
+    return ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
 
 
 def _data_size(data_size: int | None, y: object) -> int:

@@ -44,8 +44,8 @@ def on_cores(count: int, threads: int, work: Callable[[list[int]], None]) -> Non
 
 
 def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
-    """One number of `generator` (or of the device's default RNG) that seeds others."""
-    where = generator.device if generator is not None else device
+    """One number of `generator` (or of the CPU's default RNG, not to wait for a device) that seeds others."""
+    where = generator.device if generator is not None else "cpu"
     return int(torch.randint(2**62, (), generator=generator, device=where).item())
 
 

@@ -16,6 +16,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import General, Monomial, Statistic
 from mcrepar.divergence.average import refuse_second_derivatives
+from mcrepar.divergence.fused import summed
 
 if TYPE_CHECKING:
     from mcrepar.divergence.terms import PosteriorKey
@@ -46,7 +47,7 @@ class ClosedForm:
         assert mean is not None
         if self.condition:
             mean = _FirstOrder.apply(mean)  # type: ignore[no-untyped-call]
-        return (term.coefficient * mean).sum(dtype=torch.float64) if mean.shape == q.shape else mean
+        return summed(term.coefficient * mean) if mean.shape == q.shape else mean
 
 
 class _FirstOrder(torch.autograd.Function):

@@ -73,9 +73,15 @@ def contract(
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
             factors, ts, start, scale, is_log, block_of(scale, max_bytes), order
         )
-        stacked = torch.stack([torch.as_tensor(c, dtype=total.dtype, device=total.device) for c in coefficients])
-        total = total + stacked @ sums
+        total = total + _weighted(coefficients, sums)
     return total
+
+
+def _weighted(coefficients: Sequence[Number], sums: Tensor) -> Tensor:
+    """sum_j coefficient_j sums_j, of numbers and tensors of one number, without a copy from the host to a device."""
+    if sums.device.type == "cpu":
+        return torch.stack([torch.as_tensor(c, dtype=sums.dtype) for c in coefficients]) @ sums
+    return functools.reduce(operator.add, [c * part for c, part in zip(coefficients, sums.unbind(), strict=True)])
 
 
 def slope_entries(q: PosteriorKey) -> tuple[Entry, ...]:

@@ -60,6 +60,18 @@ def wide_sum(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def summed(x: Tensor) -> Tensor:
+    """The sum over all weights in that precision, with a graph; on devices no large tensor has it."""
+    wide = wide_sum(x.device)
+    if x.device.type == "cpu" or x.numel() <= 1024:
+        return x.sum(dtype=wide)
+    row, whole = x.reshape(-1), x.numel() // 1024 * 1024
+    parts = row[:whole].view(-1, 1024).sum(1)
+    while parts.numel() > 1024:
+        parts = torch.nn.functional.pad(parts, (0, -parts.numel() % 1024)).view(-1, 1024).sum(1)
+    return parts.sum(dtype=wide) + row[whole:].sum(dtype=wide)
+
+
 @dataclass(frozen=True)
 class Factor:
     """n(theta) as numbers: factor u^a scale^b r^j, u = loc - center, r = log scale - center."""
@@ -104,7 +116,7 @@ class Sums(torch.autograd.Function):
         loc, scale, *tensors = ctx.saved_tensors
         kept = iter(tensors)
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
-        if torch.is_grad_enabled():  # create_graph=True
+        if torch.is_grad_enabled() or grad.device.type != "cpu":  # create_graph=True; or grad is not to be read
             slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, ctx.order, grad)
             return None, None, *slopes, None, None, None
         weights = grad.tolist()

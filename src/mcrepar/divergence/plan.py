@@ -8,12 +8,14 @@ statistic of the prior a finite tuple (Theorem F)? if not, is its expectation kn
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from mcrepar import checks
 from mcrepar.distributions.forms import EXP, LOG, Entry, Form, expand
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
@@ -307,8 +309,15 @@ def plan_pair(q: Posterior, p: Prior) -> Plan:
 
 def _at_scale(plan: Plan, q: Posterior) -> Plan:
     """The plan for the scales of `q`, where E exp(p v) exists for p scale < limit alone."""
-    largest = plan.largest_power * float(q.scale.detach().max())
     limit = q.noise.mgf_limit
+    if math.isinf(limit):
+        return plan
+    if not checks.waits(q.device):
+        beyond = plan.largest_power * q.scale.detach().max() >= limit
+        why = "a scale has left the range in which it is finite"
+        checks.refuse(lambda: beyond, lambda: InfiniteKLError(plan.pair, why, "a smaller scale"), f"{plan.pair}: {why}")
+        return plan
+    largest = plan.largest_power * float(q.scale.detach().max())
     if largest >= limit:
         why = f"E w^{plan.largest_power:g} needs that power times scale < {limit:g}, but the largest is {largest:g}"
         error = InfiniteKLError(plan.pair, why, "a smaller scale")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mcrepar import checks
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.statistics import Monomial
@@ -134,8 +135,8 @@ def moment_refusal(q: PosteriorKey, p: PriorKey, power: float) -> InfiniteKLErro
 
 def range_refusal(plan: Plan, q: Posterior) -> McreparError | None:
     """Draws of w = exp(v) must neither vanish nor overflow in this precision, else log w, 1 / w or w are not finite."""
-    if q.form.outer is not EXP or q.noise.positive:
-        return None
+    if q.form.outer is not EXP or q.noise.positive or not checks.waits(q.device):
+        return None  # the KL, which is checked, is not finite where draws are not
     dtype = wide_dtype(q.dtype)
     lowest, highest = float((q.loc - 6 * q.scale).detach().min()), float((q.loc + 6 * q.scale).detach().max())
     least, most = math.log(torch.finfo(dtype).tiny), math.log(torch.finfo(dtype).max)

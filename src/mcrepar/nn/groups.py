@@ -66,7 +66,7 @@ class Group:
         """A group of these tensors, for draws."""
         names, tensors = [names for names, _ in members], [tensor for _, tensor in members]
         first, sizes = tensors[0], [tensor.log_scale.numel() for tensor in tensors]
-        places = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(first.log_scale.device)
+        places = torch.cat([torch.full((n,), k, device=first.log_scale.device) for k, n in enumerate(sizes)])
         q, located = first.posterior, first.centre is not None
         return cls(tensors, names, sizes, places, first.options.posterior, q.noise, located)
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from mcrepar import checks
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
-from mcrepar.errors import ParameterError
+from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS
@@ -165,13 +166,17 @@ class BayesianModule(nn.Module):
         summed, apart = layout.summed, layout.summed_apart
         if method is not None or n_mc_iter is not None:
             summed, apart = (), layout.tensors
-        parts = [t.divergence(_requested(t.options.estimator, method, n_mc_iter), generator) for t in apart]
-        sums = [group.divergence(generator) for group in summed]
-        total = sums[0] if len(sums) == 1 and not parts else torch.stack(sums + parts).sum() / max(self.members, 1)
-        if not math.isfinite(total.detach()):
+        with checks.step(self):
+            parts = [t.divergence(_requested(t.options.estimator, method, n_mc_iter), generator) for t in apart]
+            sums = [group.divergence(generator) for group in summed]
+            total = sums[0] if len(sums) == 1 and not parts else torch.stack(sums + parts).sum() / max(self.members, 1)
             known = [t for group in summed for t in group.tensors]
-            for tensor, part in zip((*apart, *known), (*parts, *(t.divergence() for t in known)), strict=True):
-                tensor.check(part)
+            checks.refuse(
+                lambda: ~torch.isfinite(total),
+                partial(_infinite, apart, parts, known),
+                "the KL is not finite",
+                total.detach,
+            )
         return total.to(wide_dtype(layout.tensors[0].log_scale.dtype))
 
     def diagnose(self, x: Any = None, **options: Any) -> Diagnosis:
@@ -193,6 +198,16 @@ class BayesianModule(nn.Module):
     def set_extra_state(self, state: object) -> None:
         """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
         unpack(random_tensors(self), self.calibration, state)
+
+
+def _infinite(apart: Sequence[RandomTensor], parts: Sequence[Tensor], known: Sequence[RandomTensor]) -> McreparError:
+    """Which tensor's KL is not finite, and why; of `known` ones it is computed anew."""
+    for tensor, part in zip((*apart, *known), (*parts, *(t.divergence() for t in known)), strict=True):
+        try:
+            tensor.check(part)
+        except McreparError as error:
+            return error
+    return ParameterError("the KL", "its sum over all tensors is not finite", "float64 tensors")
 
 
 def _requested(own: Estimator, method: str | None, n_mc_iter: int | None) -> Estimator:

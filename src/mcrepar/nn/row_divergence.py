@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.divergence.fused import wide_sum
+from mcrepar.divergence.fused import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
 from mcrepar.nn.random_tensor import RandomTensor
@@ -75,7 +75,7 @@ def _contracted(factors: dict[Powers, Number], constant: float, q: Posterior, ge
         else:
             total = torch.add(total, n, alpha=factor)
     assert total is not None
-    return total.sum(dtype=wide_sum(log_scale.device)) + constant
+    return summed(total) + constant
 
 
 def _less(x: Number, center: float) -> Tensor:
@@ -89,5 +89,7 @@ def _per_weight(numbers: Sequence[float], tensors: Sequence[RandomTensor]) -> Nu
         return numbers[0]
     like = tensors[0].log_scale
     wide = torch.float64 if wide_sum(like.device) == torch.float64 else torch.float32
-    parts = [torch.full((t.log_scale.numel(),), x, dtype=wide) for x, t in zip(numbers, tensors, strict=True)]
-    return torch.cat(parts).to(like.device, wide_dtype(like.dtype))
+    wide = wide if like.device.type == "cpu" else wide_dtype(like.dtype)
+    each = [(t.log_scale.numel(), x) for x, t in zip(numbers, tensors, strict=True)]
+    parts = [torch.full((size,), x, dtype=wide, device=like.device) for size, x in each]
+    return torch.cat(parts).to(wide_dtype(like.dtype))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcrepar import checks
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.objective import Elbo
 from mcrepar.workbench.training import checkpoint
@@ -136,7 +137,8 @@ class Trainer:
         self.learner.remember()
         e, failure = None, "the loss of another process is not finite"
         try:
-            e = self.learner.objective(x, y, step)
+            with checks.at_once():  # its loss is read at every step anyway
+                e = self.learner.objective(x, y, step)
         except McreparError as error:
             failure = f"{error.asked}: {error.why}"
         due = self.world.rank == 0 and time.monotonic() - self.written >= 60 * self.config.checkpoint_minutes

@@ -1,0 +1,54 @@
+"""What a training step, a prediction and storing ask of a device, by budgets, on the device that counts."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mcrepar
+from mcrepar.divergence.methods import METHODS
+from tests.device.fake_device import GPU, Counted, fake_device, moved
+
+PRIORS = {"normal": "normal", "radial": "normal", "laplace": "normal", "gamma": "gamma", "lognormal": "lognormal"}
+ADAPTIVE = "quad"  # its nodes follow from the values, for which it has to wait
+PAIRS = [*PRIORS.items(), ("normal", "laplace"), ("lognormal", "normal")]
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def step(net: nn.Module) -> Counted:
+    """What forward and backward of one training step ask of the device."""
+    with fake_device() as counted:
+        moved(net)
+        x, y = torch.empty(8, 3, 16, 16, device=GPU), torch.empty(8, dtype=torch.long, device=GPU)
+        for _ in range(2):  # what is made once is made in the first step
+            counted.reset()
+            if isinstance(net, mcrepar.BayesianModule):
+                mcrepar.elbo(net, "categorical", x, y, data_size=50_000).loss.backward()
+            else:
+                F.cross_entropy(net(x), y).backward()
+            net.zero_grad()
+    return counted
+
+
+def bayesian(net: nn.Module, posterior: str, prior: str, method: str, **options) -> mcrepar.BayesianModule:
+    draws = 40 if METHODS[method].samples else None
+    return mcrepar.bayesian(net, posterior, prior, method, draws, signs="keep", **options)
+
+
+@pytest.mark.parametrize(("posterior", "prior"), PAIRS)
+def test_no_method_waits_for_the_device_or_computes_in_float64(posterior, prior):
+    for method in mcrepar.explain(posterior, prior).methods:
+        if method == ADAPTIVE:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mcrepar.TaylorWarning)
+            counted = step(bayesian(small(), posterior, prior, method))
+        assert not counted.faults, (method, counted.faults)
