@@ -9,6 +9,8 @@ from torch import nn
 
 import mcrepar
 from mcrepar.divergence.methods import METHODS
+from mcrepar.models import model
+from mcrepar.nn.groups import shared_rows
 from tests.device.fake_device import GPU, Counted, fake_device, moved
 
 PRIORS = {"normal": "normal", "radial": "normal", "laplace": "normal", "gamma": "gamma", "lognormal": "lognormal"}
@@ -52,3 +54,33 @@ def test_no_method_waits_for_the_device_or_computes_in_float64(posterior, prior)
             warnings.simplefilter("ignore", mcrepar.TaylorWarning)
             counted = step(bayesian(small(), posterior, prior, method))
         assert not counted.faults, (method, counted.faults)
+
+
+BUDGETS = {"exact": 60, "stats": 80}  # kernels of a draw, the KL and both backwards
+
+
+@pytest.mark.parametrize(("posterior", "method"), [("radial", "exact"), ("radial", "stats"), ("lognormal", "stats")])
+def test_a_resnet_18_is_drawn_summed_and_differentiated_within_the_budget(posterior, method):
+    net = bayesian_resnet(posterior, method)
+    with fake_device() as counted:
+        moved(net)
+        for _ in range(2):
+            counted.reset()
+            with shared_rows():  # as in `elbo`
+                weights, kl = list(net.draw().values()), net.kl()
+            arrived = [torch.empty_like(w) for w in weights]
+            before = counted.count
+            torch.autograd.backward([*weights, kl], [*arrived, None])
+            net.zero_grad()
+    assert before < counted.count <= BUDGETS[method]
+    assert not counted.faults
+
+
+def bayesian_resnet(posterior: str, method: str) -> mcrepar.BayesianModule:
+    draws = 1000 if METHODS[method].samples else None
+    return mcrepar.bayesian(model("preact_resnet18"), posterior, PRIORS[posterior], method, draws, signs="positive")
+
+
+def test_a_whole_step_of_it_adds_few_kernels_more_for_its_checks():
+    added = step(bayesian_resnet("radial", "exact")).count - step(model("preact_resnet18")).count
+    assert 0 < added <= 80

@@ -242,6 +242,12 @@ class Noise(ABC):
         """
         return sample_means.plan(self, taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
 
+    def draw_means_rows(
+        self, taus: tuple[Monomial, ...], source: Source, draws: int, sizes: Sequence[int], places: Tensor
+    ) -> list[Tensor]:
+        """The same for several tensors of one family, one tensor after the other; arguments as of `draw_rows`."""
+        return sample_means.plan(self, taus).draw(source, draws, sum(sizes))  # (sum of sizes,) each
+
     # ---- projections onto orthogonal unit vectors: the noise that a dense layer's weights put on its outputs
 
     @property

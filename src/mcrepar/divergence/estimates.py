@@ -82,17 +82,17 @@ class Estimate:
 
 def exact(job: Job) -> Estimate:
     """t = E tau(xi), the limit of M -> infinity; closed forms for what has no tuple."""
-    return _contracted(job, lambda taus: moments(job.q, taus))
+    return contracted(job, lambda taus: moments(job.q, taus))
 
 
 def stats(job: Job) -> Estimate:
     """One draw of t from the distribution of the means over M draws, in a time independent of M."""
-    return _contracted(job, lambda taus: drawn_means(job, taus))
+    return contracted(job, lambda taus: drawn_means(job, taus))
 
 
 def repar(job: Job) -> Estimate:
     """t = the means over M draws, without a graph: the paper's method."""
-    return _contracted(job, lambda taus: average.averages(taus, job.chunks))
+    return contracted(job, lambda taus: average.averages(taus, job.chunks))
 
 
 def taylor(job: Job) -> Estimate:
@@ -104,7 +104,7 @@ def taylor(job: Job) -> Estimate:
         TaylorWarning,
         stacklevel=6,
     )
-    return _contracted(job, lambda taus: average.averages(taus, job.chunks), parts)
+    return contracted(job, lambda taus: average.averages(taus, job.chunks), parts)
 
 
 def averaged(mean: Callable[[average.Integrand, Chunks], Tensor], hidden: bool = True) -> Callable[[Job], Estimate]:
@@ -141,7 +141,7 @@ def drawn_means(job: Job, taus: Iterable[Monomial]) -> Means:
     return {**{tau: 1.0 for tau in every if tau.constant}, **dict(zip(wanted, drawn, strict=True))}
 
 
-def _contracted(
+def contracted(
     job: Job,
     means: Callable[[Iterable[Monomial]], Means],
     parts: Sequence[tuple[Term, tuple[Entry, ...]]] | None = None,

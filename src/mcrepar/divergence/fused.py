@@ -63,13 +63,7 @@ def wide_sum(device: torch.device) -> torch.dtype:
 def summed(x: Tensor) -> Tensor:
     """The sum over all weights in that precision, with a graph; on devices no large tensor has it."""
     wide = wide_sum(x.device)
-    if x.device.type == "cpu" or x.numel() <= 1024:
-        return x.sum(dtype=wide)
-    row, whole = x.reshape(-1), x.numel() // 1024 * 1024
-    parts = row[:whole].view(-1, 1024).sum(1)
-    while parts.numel() > 1024:
-        parts = torch.nn.functional.pad(parts, (0, -parts.numel() % 1024)).view(-1, 1024).sum(1)
-    return parts.sum(dtype=wide) + row[whole:].sum(dtype=wide)
+    return x.sum(dtype=wide) if x.device.type == "cpu" else x.sum().to(wide)  # devices sum in a tree
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from mcrepar.distributions.torch_priors import as_expected, as_prior
 from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Product, contract, slope_entries
-from mcrepar.divergence.estimates import Estimate, Job, moments
+from mcrepar.divergence.estimates import Estimate, Job, contracted, moments
 from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Decision, Plan, decide, plan_pair
@@ -151,27 +151,50 @@ def _apply(job: Job, eager: bool) -> Tensor:
     return 0 - value if p.expected else value  # 0 - 0 is 0, while -0 is -0
 
 
-def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> tuple[list[Product], float] | None:
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A KL as sum of products and a constant that are the same at every step.
+
+    Args:
+        products: whose t are numbers.
+        drawn: whose t are means over M draws of the noise, of their statistics tau; none where nothing is drawn.
+        constant: what they lack.
+        draws: M.
+    """
+
+    products: list[Product]
+    drawn: list[Product]
+    constant: float
+    draws: int = 0
+
+
+def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> Fixed | None:
     """The products and the constant of a KL, where both are the same at every step; None where they are not.
 
-    They are where nothing is drawn, the prior has numbers, every statistic a tuple, and no decision looks at values.
+    They are where the prior has numbers, every statistic a tuple, no decision looks at values, and nothing is drawn, or
+    means of known distribution are.
     """
     p = p.over(q.numel)
     varying = p.row is None or p.tensors or p.words or p.relative or plan.largest_power or not plan.right
     found = None if varying else plan.outcome(request)
-    if not isinstance(found, Decision) or METHODS[found.method].samples:
+    if not isinstance(found, Decision) or found.infinite_variance or request.entropy != "exact":
+        return None
+    row = METHODS[found.method]
+    if not row.contracts:
         return None
     job, density = Job(plan, q, p, found.method, request, None), p.density
     try:
         penalty, penalised = _variance_penalty(q, density.penalty)
-        estimate = METHODS[found.method].run(job)
+        estimate = contracted(job, lambda taus: moments(q, taus))
         entropy, log_density = _negative_entropy(job, estimate)
         constant = log_density - (_summed(density.constant, q) + density.total(q.numel) - penalised)
     except ArithmeticError:  # which a KL of its own names
         return None
-    if estimate.mean is not None or isinstance(constant, Tensor):
+    if estimate.closed or isinstance(constant, Tensor):
         return None
-    return [*estimate.products, *entropy, *penalty], constant
+    drawn = [x for x in estimate.products if row.samples and not x.entry.tau.constant]
+    numbers = [x for x in estimate.products if x not in drawn]
+    return Fixed([*numbers, *entropy, *penalty], drawn, constant, request.draws if row.samples else 0)
 
 
 def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:

@@ -41,6 +41,7 @@ class Method:
         replays: whether it takes the noise in chunks that can be drawn again, the same for all such methods.
         weights: whether it computes weights in the precision of the tensors, which may overflow.
         options: the options of a request that it alone has.
+        contracts: whether its KL is a contraction with moments, or with means that are drawn at once.
     """
 
     meaning: str
@@ -53,6 +54,7 @@ class Method:
     replays: bool = True
     weights: bool = False
     options: tuple[str, ...] = ()
+    contracts: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,10 +282,10 @@ def _too_few(plan: Plan, request: Estimator) -> tuple[str, str] | None:
 METHODS = {
     "exact": Method(
         "moments of the noise, M -> infinity",
-        estimates.exact, _needs_closed_forms, _exact, samples=False, replays=False),
+        estimates.exact, _needs_closed_forms, _exact, samples=False, replays=False, contracts=True),
     "stats": Method(
         "one draw from the distribution of the means over M draws",
-        estimates.stats, _needs_tuple, _stats, _check_entropy, _too_few, replays=False),
+        estimates.stats, _needs_tuple, _stats, _check_entropy, _too_few, replays=False, contracts=True),
     "repar": Method("means over M draws of the noise, without a graph", estimates.repar, _needs_tuple, _repar),
     "stream": Method(
         "M draws of the weights, the gradient accumulated in the forward",

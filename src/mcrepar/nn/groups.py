@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch._utils import _flatten_dense_tensors
 
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
 _joined: Callable[[list[Any]], Tensor] = _flatten_dense_tensors
-_parted: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]] = _unflatten_dense_tensors
 Names = tuple[str, ...]
 Members = Sequence[tuple[Names, Any]]  # random tensors with all of their names
 Row = tuple[Tensor | None, Tensor]
 _ROWS: ContextVar[dict[tuple[int, ...], Row] | None] = ContextVar("rows that are read once", default=None)
-SMALL = 2**16  # weights of a network up to which its tensors are put in rows
+SMALL = 2**16  # weights of a network on a CPU up to which its tensors are put in rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +103,9 @@ class Group:
             parts: Sequence[Tensor] = [
                 row.view(draws, *tensor.shape) for row, tensor in zip(rows, self.tensors, strict=True)
             ]
-        else:
-            parts = _parted(w, [tensor.log_scale for tensor in self.tensors])
+        else:  # the backward of a split is one operation
+            rows = torch.split_with_sizes(w, self.sizes)
+            parts = [row.view(tensor.log_scale.shape) for row, tensor in zip(rows, self.tensors, strict=True)]
         whole = [tensor.whole(part) for tensor, part in zip(self.tensors, parts, strict=True)]
         return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
 
@@ -181,13 +181,15 @@ def _look(tensor: Any) -> tuple[Any, ...]:
 
 def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
     alone = [part for _, tensor in tensors for part in tensor.tensors]
-    if sum(part.log_scale.numel() for part in alone) > SMALL or any(tensor not in alone for _, tensor in tensors):
+    host = alone[0].log_scale.device.type == "cpu"
+    large = host and sum(part.log_scale.numel() for part in alone) > SMALL
+    if large or any(tensor not in alone for _, tensor in tensors):
         return Layout(looks, alone, (), tensors, (), alone)
     drawn, apart = _sorted(tensors, _family)
     summed: list[Group] = []
     for group in drawn:
         for alike in _sorted(group.members, _prior)[0]:
-            whole = fixed_kl(alike.tensors)
+            whole = fixed_kl(alike.tensors, alike.places)
             parts = [alike] if whole is not None else _sorted(alike.members, _numbers)[0]
             functions = [(part, whole or elementwise_kl(part.tensors[0])) for part in parts]
             summed += [replace(part, kl=function) for part, function in functions if function is not None]

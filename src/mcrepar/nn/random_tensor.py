@@ -21,9 +21,8 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, N
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.contraction import Product
 from mcrepar.divergence.fused import unflat
-from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
+from mcrepar.divergence.kl import Fixed, apply_plan, check_finite, fixed_products
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError
@@ -169,7 +168,7 @@ class RandomTensor(nn.Module):
             self.plan = plan_pair(q, p)
         return self.plan
 
-    def fixed_products(self) -> tuple[list[Product], float] | None:
+    def fixed_products(self) -> Fixed | None:
         """The products and the constant of the KL, where they are the same at every step."""
         q = self.posterior
         p = self.prior(q)

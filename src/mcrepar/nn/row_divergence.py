@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import mul
 
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.random import Source
+from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.fused import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
@@ -19,32 +21,54 @@ from mcrepar.nn.random_tensor import RandomTensor
 
 Divergence = Callable[[Posterior, torch.Generator | None], Tensor]
 Powers = tuple[int, float, int, float]  # a, b, j and c of (loc - c)^a scale^b (log scale - c)^j
+Key = tuple[Monomial | None, Powers]  # and the statistic whose mean is drawn
 
 
-def fixed_kl(tensors: Sequence[RandomTensor]) -> Divergence | None:
-    """The KL by products that are the same at every step; None where a method draws or looks at values.
+def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | None:
+    """The KL by products that are the same at every step, and means that are drawn at once; None by other methods.
 
     Args:
         tensors: of the row, with one family of posteriors and one of priors.
+        places: the number of the tensor that a weight of the row belongs to.
     """
-    factors: dict[Powers, list[float]] = defaultdict(lambda: [0.0] * len(tensors))
-    total = 0.0
+    factors: dict[Key, list[float]] = defaultdict(lambda: [0.0] * len(tensors))
+    total, draws = 0.0, 0
     for k, tensor in enumerate(tensors):
         found, loc = tensor.fixed_products(), tensor.posterior.loc
         if found is None:
             return None
-        total += found[1]
-        for product in found[0]:
-            entry, center = product.entry, float(product.center)
-            factor, a = float(product.coefficient * entry.factor * product.t), entry.loc_power
+        total, draws = total + found.constant, found.draws
+        for product in (*found.products, *found.drawn):
+            entry, center, drawn = product.entry, float(product.center), product in found.drawn
+            t = 1.0 if drawn else product.t
+            factor, a = float(product.coefficient * entry.factor * t), entry.loc_power
             if not isinstance(loc, Tensor):
                 factor, a = factor * (loc - center) ** a, 0
-            if a or entry.scale_power or entry.log_power:
-                factors[a, entry.scale_power, entry.log_power, center if a or entry.log_power else 0.0][k] += factor
+            powers = a, entry.scale_power, entry.log_power, center if a or entry.log_power else 0.0
+            if drawn or any(powers[:3]):
+                factors[entry.tau if drawn else None, powers][k] += factor
             else:
                 total += factor * tensor.log_scale.numel()
-    live = {powers: _per_weight(numbers, tensors) for powers, numbers in factors.items() if any(numbers)}
-    return partial(_contracted, live, total) if live else None
+    live = {key: _per_weight(numbers, tensors) for key, numbers in factors.items() if any(numbers)}
+    taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
+    sizes = [tensor.log_scale.numel() for tensor in tensors]
+    return partial(_contracted, live, total, partial(_means, taus, draws, sizes, places)) if live else None
+
+
+def _means(
+    taus: tuple[Monomial, ...],
+    draws: int,
+    sizes: list[int],
+    places: Tensor,
+    q: Posterior,
+    generator: torch.Generator | None,
+) -> dict[Monomial | None, Tensor]:
+    """One draw of the means over M draws, for all tensors of a row."""
+    if not taus:
+        return {}
+    with torch.no_grad():
+        source = Source(q.dtype, q.device, generator)
+        return dict(zip(taus, q.noise.draw_means_rows(taus, source, draws, sizes, places), strict=True))
 
 
 def elementwise_kl(first: RandomTensor) -> Divergence | None:
@@ -59,14 +83,21 @@ def elementwise_kl(first: RandomTensor) -> Divergence | None:
     return lambda row, generator: apply_plan(plan, row, p, estimator, generator)
 
 
-def _contracted(factors: dict[Powers, Number], constant: float, q: Posterior, generator: object) -> Tensor:
-    """The sum over weights of factor (loc - c)^a scale^b (log scale - c)^j, and a constant."""
-    log_scale = q.log_scale
+def _contracted(
+    factors: dict[Key, Number],
+    constant: float,
+    means: Callable[[Posterior, torch.Generator | None], Mapping[Monomial | None, Tensor]],
+    q: Posterior,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """The sum over weights of factor (loc - c)^a scale^b (log scale - c)^j t, and a constant."""
+    log_scale, t = q.log_scale, means(q, generator)
     total: Tensor | None = None
-    for (a, b, j, center), factor in factors.items():
+    for (tau, (a, b, j, center)), factor in factors.items():
         parts = [_less(q.loc, center)] * a if a else []
         parts += [(log_scale * b).exp()] if b else []
         parts += [_less(log_scale, center)] * j if j else []
+        parts += [t[tau]] if tau is not None else []
         n = reduce(mul, parts)
         if total is None:
             total = n * factor
