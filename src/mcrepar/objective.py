@@ -18,14 +18,15 @@ from torch.utils import _pytree as pytree
 from mcrepar import checks
 from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Likelihood, likelihood_of
+from mcrepar.likelihoods import LIKELIHOODS, Likelihood, likelihood_of
 from mcrepar.nn.batches import Output, from_numpy, the_tensor
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
-from mcrepar.nn.locks import SEEDING
+from mcrepar.nn.locks import SEEDING, note_training
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.nn.preactivation import capture
+from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, closest, whole_number
 
 
@@ -119,13 +120,19 @@ def _nll_and_kl(
     args, kwargs = _arguments(x)
     nlls = []
     with shared_rows() if bnn is random[0] else contextlib.nullcontext():  # a wrapper may run it in a region of its own
-        for _ in range(draws):
-            with _default_rng_from(generator, bnn):
-                if last_layer_draws is None:
-                    u = the_tensor(bnn(*args, **kwargs), output)
-                else:
-                    u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
-            chosen.check(u, y)
+        alike = draws > 1 and last_layer_draws is None and type(chosen) in LIKELIHOODS.values()
+        stack = _outputs_at_once(bnn, draws, args, kwargs, output, generator) if alike else None
+        for _ in range(draws if stack is None else 1):
+            if stack is not None:
+                chosen.check(stack[0], y)
+                u, y = stack.flatten(0, 1), y.expand(draws, *y.shape).flatten(0, 1)
+            else:
+                with _default_rng_from(generator, bnn):
+                    if last_layer_draws is None:
+                        u = the_tensor(bnn(*args, **kwargs), output)
+                    else:
+                        u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
+                chosen.check(u, y)
             if last_layer_draws is None:
                 log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
             else:
@@ -137,7 +144,29 @@ def _nll_and_kl(
                 "the nll is not finite",
                 nlls[-1].detach,
             )
-        return nlls[0] if draws == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
+        return nlls[0] if len(nlls) == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
+
+
+def _outputs_at_once(
+    bnn: nn.Module,
+    draws: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: Output,
+    generator: torch.Generator | None,
+) -> Tensor | None:
+    """The outputs of all draws, (draws, examples, ...), as one after the other has them; None where they run so."""
+    if not isinstance(bnn, BayesianModule) or bnn.mode != "weights" or bnn.members:
+        return None
+    if stack_size(bnn, args, kwargs, output) < draws:
+        return None
+    note_training(bnn, bnn.slots.lock)
+    if generator is None:
+        return run_stack(bnn, draw_stack(bnn, draws), output, args, kwargs)
+    device = next(bnn.parameters()).device
+    seeds = [new_seed(generator, generator.device) for _ in range(draws)]
+    each = [bnn.draw(torch.Generator(device).manual_seed(seed)) for seed in seeds]
+    return run_stack(bnn, stacked(each), output, args, kwargs)
 
 
 @contextlib.contextmanager

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from mcrepar.actions import Actions, Classes, mixture
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
-from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
+from mcrepar.nn.batches import Batches, Output, check_examples
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.moments.moment_pass import output_moments
 from mcrepar.nn.moments.outputs import statistics
-from mcrepar.nn.passes import evaluating, one_draw
+from mcrepar.nn.passes import evaluating
+from mcrepar.nn.stacks import draws_at_once, outputs
 from mcrepar.validation import check_generator, whole_number
 
 MAX_BYTES = 2**30
@@ -228,14 +229,15 @@ def predict(
         return Prediction(found.draws, *parts, likelihood, found.kept, found.noise, classes)
     tally: _Tally | None = None
     with evaluating(bnn), torch.no_grad():
-        for k in _shown(draws, progress):
-            with one_draw(bnn, generator, k) as call:
-                rows = [_read(likelihood, the_tensor(call(*args, **kwargs), output)) for args, kwargs in batches]
-            if not rows:
+        at_once = draws_at_once(bnn, batches, draws, output)
+        for k in _shown(range(0, draws, at_once), progress):
+            outs = outputs(bnn, batches, k, min(at_once, draws - k), generator, output)
+            if not outs:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
-            draw = tuple(torch.cat(column) for column in zip(*rows, strict=True))
-            tally = tally or _Tally(draws, likelihood, max_bytes, draw)
-            tally.add(draw)
+            read = [_stack(likelihood, out) for out in outs]
+            rows = tuple(torch.cat(column, 1) for column in zip(*read, strict=True))
+            tally = tally or _Tally(draws, likelihood, max_bytes, rows)
+            tally.add(rows)
     assert tally is not None
     return tally.prediction()
 
@@ -257,7 +259,7 @@ class _Tally:
     """
 
     def __init__(self, draws: int, likelihood: Likelihood | None, max_bytes: int, rows: Rows) -> None:
-        mean, _, *probs = rows
+        mean, _, *probs = (column[0] for column in rows)
         self.likelihood, self.count = likelihood, 0
         self.dtype = torch.promote_types(mean.dtype, torch.float32)
         self.mean, self.squares, self.aleatoric = (torch.zeros_like(mean, dtype=torch.float64) for _ in range(3))
@@ -271,24 +273,26 @@ class _Tally:
             self.expected = self.probs.sum(1)
 
     def add(self, rows: Rows) -> None:
-        """One draw of all examples."""
+        """Some draws of all examples: (draws, examples, ...)."""
         mean, noise, *probs = rows
-        if mean.shape != self.mean.shape:
-            shapes = f"one draw gave {tuple(self.mean.shape)} and another {tuple(mean.shape)}"
+        if mean.shape[1:] != self.mean.shape:
+            shapes = f"one draw gave {tuple(self.mean.shape)} and another {tuple(mean.shape[1:])}"
             raise ParameterError("predict(bnn, x)", shapes, "an x of fixed length")
+        before, self.count = self.count, self.count + len(mean)
         for store, column in ((self.kept, mean), (self.noise, noise)):
             if store is not None:
-                store[self.count] = column
-        self.count += 1
-        step = mean.double() - self.mean
-        self.mean += step / self.count
-        self.squares += step * (mean.double() - self.mean)
-        self.aleatoric += (noise.double() - self.aleatoric) / self.count
+                store[before : self.count] = column
+        share, wide = len(mean) / self.count, mean.double()
+        own = wide.mean(0)  # with the squares around it, joined to those of before (Chan et al.)
+        step = own - self.mean
+        self.squares += (wide - own).square_().sum(0) + step * step * (before * share)
+        self.mean += step * share
+        self.aleatoric += (noise.double().mean(0) - self.aleatoric) * share
         for p in probs:
-            self.probs += (p.double() - self.probs) / self.count
-            vote = p.argmax(1, keepdim=True)
-            self.votes.scatter_add_(1, vote, torch.ones_like(vote))
-            self.expected += (torch.special.entr(p.double()).sum(1) - self.expected) / self.count
+            self.probs += (p.double().mean(0) - self.probs) * share
+            vote = p.argmax(2, keepdim=True)
+            self.votes += torch.zeros_like(p, dtype=torch.int64).scatter_(2, vote, 1).sum(0)
+            self.expected += (torch.special.entr(p.double()).sum(2).mean(0) - self.expected) * share
 
     def prediction(self) -> Prediction:
         """What remains of the draws."""
@@ -314,10 +318,17 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
     return tuple(column.cpu() for column in columns)
 
 
-def _shown(draws: int, progress: bool) -> Iterable[int]:
+def _stack(likelihood: Likelihood | None, outs: Tensor) -> Rows:
+    """The same of several draws: (draws, examples, ...) each."""
+    if likelihood is not None:
+        likelihood.check_output(outs[0])
+    return tuple(c.reshape(*outs.shape[:2], *c.shape[1:]) for c in _read(likelihood, outs.flatten(0, 1)))
+
+
+def _shown(draws: Sequence[int], progress: bool) -> Iterable[int]:
     if progress:
         with contextlib.suppress(ImportError):
             from rich.progress import track
 
-            return track(range(draws), description="draws")
-    return range(draws)
+            return track(draws, description="draws")
+    return draws

@@ -170,7 +170,7 @@ def test_scales_that_never_moved_and_scales_that_learned():
 
 def test_a_prior_that_follows_the_posterior_collapses_it_and_that_is_said():
     """scale='optimal' at beta = 1 with little data: means go to 0, and prior and posterior are the same."""
-    bnn = trained(network(prior=prior("normal", scale="optimal"), start_std=0.5), 300, examples=30, lr=2e-2)
+    bnn = trained(network(prior=prior("normal", scale="optimal"), start_std=0.5), 300, examples=10, lr=2e-2)
     with pytest.warns(CollapseWarning, match="collapsed to the prior.*Use a smaller beta") as seen:
         found = bnn.diagnose()
     assert seen[0].filename == __file__

@@ -157,6 +157,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.kept = Layout()
+        self.tried: tuple[Any, int | None] | None = None  # whether the network runs on stacks of draws (`stacks`)
 
     def __reduce__(self) -> tuple[type[Groups], tuple[()]]:
         return Groups, ()

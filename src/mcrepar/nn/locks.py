@@ -23,12 +23,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 import torch
 from torch import nn
 
 from mcrepar.errors import MethodError
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
 
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
 
@@ -157,24 +161,24 @@ def measuring() -> Iterator[None]:
         _PREDICTED.reset(token)
 
 
-def own_mode(network: nn.Module) -> contextlib.AbstractContextManager[None]:
+def own_mode(bnn: BayesianModule) -> contextlib.AbstractContextManager[None]:
     """The layers of a Bayesian neural network in the mode in which this thread runs it, while its lock is held."""
-    return _in_eval_mode(network) if id(network) in _PREDICTED.get() else _AS_IT_IS
+    return _in_eval_mode(bnn) if id(bnn) in _PREDICTED.get() else _AS_IT_IS
 
 
 _AS_IT_IS = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _in_eval_mode(network: nn.Module) -> Iterator[None]:
-    layers = [m for m in network.modules() if m.training]
+def _in_eval_mode(bnn: BayesianModule) -> Iterator[None]:
+    layers = [vars(layer) for layer in (bnn, *bnn.net.modules()) if layer.training]  # a module's own way is slow
     for layer in layers:
-        layer.training = False
+        layer["training"] = False
     try:
         yield
     finally:
         for layer in layers:
-            layer.training = True
+            layer["training"] = True
 
 
 def note_training(network: nn.Module, lock: Lock) -> None:

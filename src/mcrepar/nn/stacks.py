@@ -1,0 +1,155 @@
+"""Stacks of draws: a small network runs on many samples of its weights at once, by vmap.
+
+Whether a network can is tried once, on a copy, so that nothing of the network itself changes or happens twice. What
+draws random numbers, keeps something of its forward, decides by the values of tensors, or has no batching rule (LSTM)
+runs on one sample after the other, and so does a network with hooks, which would see stacks, or one that is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from mcrepar.nn.batches import Batches, Output, the_tensor
+from mcrepar.nn.calibration import complete
+from mcrepar.nn.groups import SMALL
+from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.passes import one_draw
+from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, running, swapped
+
+MAX_BYTES = 2**26  # of the weights and activations of a stack
+LARGE = 2**20  # bytes of an activation from which one sample keeps a core busy by itself
+COPIES = 3  # of the largest activation that a forward holds at once
+
+
+def draws_at_once(bnn: nn.Module, batches: Batches, draws: int, output: Output) -> int:
+    """How many draws of a prediction run at once: some of a small network, which is tried on the first batch."""
+    small = isinstance(bnn, BayesianModule) and bnn.groups.of(bnn).drawn
+    first = next(iter(batches), None) if small and draws > 1 else None
+    return 1 if first is None else min(draws, stack_size(bnn, *first, output))
+
+
+def outputs(
+    bnn: nn.Module, batches: Batches, first: int, draws: int, generator: torch.Generator | None, output: Output
+) -> list[Tensor]:
+    """The outputs of some draws, numbered from `first`, for every batch: (draws, examples, ...) each."""
+    if draws == 1 or not isinstance(bnn, BayesianModule):
+        with one_draw(bnn, generator, first) as call:
+            return [the_tensor(call(*args, **kwargs), output).unsqueeze(0) for args, kwargs in batches]
+    stack = draw_stack(bnn, draws, generator, first)
+    whole = complete(bnn, {name: w[0] for name, w in stack.items()})
+    fixed = {name: t for name, t in whole.items() if name not in stack}  # norm statistics, the same for all draws
+    return [run_stack(bnn, stack, output, args, kwargs, fixed) for args, kwargs in batches]
+
+
+def stack_size(
+    bnn: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Output, max_bytes: int | None = None
+) -> int:
+    """How many draws of a network run at once on these arguments; 1 where they run one after the other.
+
+    Args:
+        bnn: any network.
+        args: of its forward, by position.
+        kwargs: of its forward, by name.
+        output: what to take of what it returns.
+        max_bytes: bound on the weights and activations of all of them; None is 64 MB.
+    """
+    if not isinstance(bnn, BayesianModule) or frozen_weights(bnn) is not None or bnn.calibration.kept is not None:
+        return 1
+    with alone(bnn):  # in the mode in which it will run
+        weights = sum(tensor.log_scale.nbytes for tensor in bnn.groups.of(bnn).tensors)
+        leaves, _ = pytree.tree_flatten((args, dict(kwargs)))
+        shapes = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        look = [(m, m.training, vars(m).get("forward")) for m in bnn.net.modules()], shapes, torch.is_grad_enabled()
+        if _refused(bnn) or weights > SMALL * 4:
+            return 1
+        if bnn.groups.tried is None or bnn.groups.tried[0] != look:
+            bnn.groups.tried = look, _largest(bnn, args, kwargs, output)
+    largest = bnn.groups.tried[1]
+    return 1 if largest is None or largest > LARGE else max(1, (max_bytes or MAX_BYTES) // (weights + COPIES * largest))
+
+
+def draw_stack(
+    bnn: BayesianModule, draws: int, generator: torch.Generator | None = None, first: int = 0
+) -> dict[str, Tensor]:
+    """Samples of all weights, (draws, *shape) each, the same as one draw after the other."""
+    layout = bnn.groups.of(bnn)
+    if len(layout.drawn) == 1 and not layout.drawn_apart:
+        return layout.drawn[0].draw(generator, draws)
+    return stacked([bnn.draw(generator, (first + k) % max(bnn.members, 1)) for k in range(draws)])
+
+
+def stacked(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Samples one after the other as a stack."""
+    return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+
+
+def run_stack(
+    bnn: BayesianModule, stack: Draw, output: Output, args: Any, kwargs: Any, fixed: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """The network's output for every sample, (draws, examples, ...); one after the other where this batch differs."""
+
+    def one(weights: Draw) -> Tensor:
+        return the_tensor(swapped(bnn, {**weights, **(fixed or {})}, args, kwargs), output)
+
+    with alone(bnn), running(None), contextlib.suppress(RuntimeError, ValueError):
+        found: Tensor = vmap(one, randomness="error")(dict(stack))
+        return found
+    draws = [{name: w[k] for name, w in stack.items()} for k in range(len(next(iter(stack.values()))))]
+    outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
+    return torch.stack([the_tensor(out, output) for out in outs])
+
+
+def _refused(bnn: BayesianModule) -> bool:
+    """Whether something would see stacks where it expects samples: a hook, a compiled graph, autocast."""
+    if torch.is_autocast_enabled(next(bnn.parameters()).device.type):  # which vmap follows for some operations only
+        return True
+    for module in bnn.net.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        compiled = module._compiled_call_impl is not None or "_orig_mod" in module._modules
+        if compiled or any(not isinstance(hook, Guard) for hook in hooks):
+            return True
+    return bool(bnn._forward_hooks or bnn._forward_pre_hooks or bnn._compiled_call_impl)
+
+
+def _largest(bnn: BayesianModule, args: Any, kwargs: Any, output: Output) -> int | None:
+    """The bytes of the largest tensor of a forward on one sample; None where the network does not run on a stack."""
+    seen = _Largest()
+    try:
+        twin = copy.deepcopy(bnn)
+        before, stack = _state(twin.net), {name: torch.stack([w, w]) for name, w in twin.mean().items()}
+        with running(None), seen:
+            vmap(lambda one: the_tensor(swapped(twin, one, args, kwargs), output), randomness="error")(stack)
+    except Exception:  # whatever it is, a forward on one sample tells it as it is
+        return None
+    return seen.nbytes if _state(twin.net) == before else None
+
+
+def _state(net: nn.Module) -> list[Any]:
+    """What a forward may leave behind in a network: other attributes, longer lists, written buffers."""
+    attributes = [value for module in net.modules() for value in vars(module).values()]
+    sizes = [len(value) for value in attributes if isinstance(value, list | dict | set)]
+    return [[id(value) for value in attributes], sizes, [buffer._version for buffer in net.buffers()]]
+
+
+class _Largest(TorchFunctionMode):
+    """Looks at the tensors of a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function's value."""
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.nbytes = max(self.nbytes, out.numel() * out.element_size())
+        return out
