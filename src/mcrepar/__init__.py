@@ -48,6 +48,7 @@ _MODULES = (
     "optim",
     "paper",
     "plots",
+    "sklearn",
     "workbench",
 )  # what is reached as mcrepar.name without an import of its own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from mcrepar import optim as optim
     from mcrepar import paper as paper
     from mcrepar import plots as plots
+    from mcrepar import sklearn as sklearn
     from mcrepar import workbench as workbench
     from mcrepar.distributions.posterior import Posterior as Posterior
     from mcrepar.distributions.posteriors import POSTERIORS as POSTERIORS
