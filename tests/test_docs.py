@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -102,8 +103,14 @@ def follow(words):
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_every_python_block_runs(page, tmp_path):
+    needed = re.match(r"<!-- needs (.*) -->", page.read_text(encoding="utf-8"))
+    for package in needed[1].split() if needed else ():
+        pytest.importorskip(package, reason=f"{package} is not installed, which {name(page)} is about")
     torch.manual_seed(0)
-    build.run(page, tmp_path)
+    with warnings.catch_warnings():
+        if needed:
+            warnings.simplefilter("ignore")  # those of other packages
+        build.run(page, tmp_path)
 
 
 def test_a_wrong_block_is_noticed_with_its_line(tmp_path):

@@ -41,6 +41,8 @@ _MODULES = (
     "conformal",
     "data",
     "distributions",
+    "huggingface",
+    "lightning",
     "likelihoods",
     "metrics",
     "models",
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from mcrepar import conformal as conformal
     from mcrepar import data as data
     from mcrepar import distributions as distributions
+    from mcrepar import huggingface as huggingface
+    from mcrepar import lightning as lightning
     from mcrepar import likelihoods as likelihoods
     from mcrepar import metrics as metrics
     from mcrepar import models as models

@@ -1,0 +1,140 @@
+"""The bridge to transformers.Trainer, with the real package and its default arguments."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import mcrepar
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install mcrepar[huggingface]")
+pytest.importorskip("accelerate", reason="accelerate is not installed: pip install mcrepar[huggingface]")
+import transformers as hf
+
+from mcrepar.huggingface import trainer_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, on pinned memory and the like
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20}
+
+
+def bert(labels=3):
+    torch.manual_seed(0)
+    return hf.BertForSequenceClassification(hf.BertConfig(**SMALL, num_labels=labels))
+
+
+def examples(n=24):
+    tokens = torch.randint(3, 20, (n, 6), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row[0] % 3, "comment": "a column that no model takes"} for row in tokens]
+
+
+def stacked(data):
+    return torch.stack([row["input_ids"] for row in data]), torch.stack([row["labels"] for row in data])
+
+
+def trained(tmp_path, model, **options):
+    arguments = hf.TrainingArguments(str(tmp_path), disable_tqdm=True, **options)
+    return hf.Trainer(model, arguments, train_dataset=examples(), eval_dataset=examples())
+
+
+def test_an_elbo_takes_a_model_as_it_is():
+    bnn, (tokens, y) = mcrepar.bayesian(bert(), "normal"), stacked(examples())
+    e = mcrepar.elbo(bnn, "categorical", {"input_ids": tokens}, y, data_size=100, output="logits")
+    e.loss.backward()
+    assert e.nll.item() == pytest.approx(math.log(3), rel=0.2)
+    p = mcrepar.predict(bnn, {"input_ids": tokens}, draws=3, likelihood="categorical", output="logits")
+    assert p.probs.shape == (24, 3)
+
+
+def test_trainer_with_default_arguments(tmp_path):
+    model = trainer_model(bert(), data_size=24, posterior="normal", draws=4)
+    t = trained(tmp_path, model)
+    before = model.bnn.mean()["classifier.weight"].clone()
+    t.train()
+    assert not torch.equal(before, model.bnn.mean()["classifier.weight"])
+    found = t.evaluate()
+    assert found["eval_loss"] == pytest.approx(math.log(3), rel=0.3)
+    out = t.predict(examples())
+    assert out.predictions.shape == (24, 3)
+    torch.testing.assert_close(torch.tensor(out.predictions).exp().sum(1), torch.ones(24), atol=1e-5, rtol=0)
+    assert out.label_ids.tolist() == stacked(examples())[1].tolist()
+
+
+def test_it_learns_and_resumes(tmp_path):
+    """Rates of their own for scales, checkpoints, and the best of them at the end."""
+    options = {"num_train_epochs": 8, "eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1,
+               "load_best_model_at_end": True}  # fmt: skip
+    model = trainer_model(bert(), data_size=24, beta=0.0, posterior="normal", initial_std=0.01)
+    t = trained(tmp_path, model, **options)
+    t.optimizer = torch.optim.Adam(mcrepar.optim.groups(model, 1e-2))
+    t.train()
+    assert t.evaluate()["eval_loss"] < 0.7 * math.log(3)
+    other = trainer_model(bert(), data_size=24, beta=0.0, posterior="normal", initial_std=0.01)
+    resumed = trained(tmp_path, other, **{**options, "num_train_epochs": 9})
+    resumed.create_optimizer_and_scheduler(27)
+    resumed.optimizer = torch.optim.Adam(mcrepar.optim.groups(other, 1e-2))
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.epoch == 9
+    assert resumed.evaluate()["eval_loss"] < 0.7 * math.log(3)
+
+
+def test_the_loss_is_the_elbo_and_a_schedule_counts_steps():
+    tokens, y = stacked(examples())
+    model = trainer_model(bert(), data_size=50, beta=mcrepar.kl_weight("linear", steps=10), posterior="normal").train()
+    model.bnn.eval()  # without dropout
+
+    def loss():
+        torch.manual_seed(3)
+        return model(input_ids=tokens, labels=y)["loss"]
+
+    first, second = loss(), loss()
+    kl = mcrepar.kl(model.bnn)
+    torch.testing.assert_close(second - first, 0.1 * kl / 50, rtol=1e-3, atol=1e-4)
+    torch.manual_seed(3)
+    nll = mcrepar.elbo(model.bnn, "categorical", {"input_ids": tokens}, y, data_size=50, beta=0.0, output="logits").nll
+    torch.testing.assert_close(first, nll)
+
+
+def test_evaluation_pools_probabilities_over_draws():
+    tokens, y = stacked(examples())
+    model = trainer_model(bert(), data_size=50, posterior="normal", initial_std=2.0, draws=5).eval()
+    torch.manual_seed(4)
+    out = model(input_ids=tokens, labels=y)
+    torch.manual_seed(4)  # the same draws
+    p = mcrepar.predict(model.bnn, {"input_ids": tokens}, 5, likelihood="categorical", output="logits")
+    torch.testing.assert_close(out.logits.exp(), p.probs)
+    losses = -p.samples.gather(2, y.expand(5, -1)[:, :, None]).log().mean()
+    torch.testing.assert_close(out.loss, losses)
+    single = trainer_model(bert(1), data_size=50, posterior="normal").eval()
+    assert single(input_ids=tokens, labels=torch.zeros(24)).logits.shape == (24, 1)
+
+
+def test_a_language_model(tmp_path):
+    net = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=20))
+    model = trainer_model(net, data_size=24 * 5, posterior="normal")
+    data = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in examples()]
+    arguments = hf.TrainingArguments(str(tmp_path), disable_tqdm=True, num_train_epochs=1, save_strategy="no")
+    t = hf.Trainer(model, arguments, train_dataset=data, eval_dataset=data)
+    t.train()
+    assert t.evaluate()["eval_loss"] == pytest.approx(math.log(20), rel=0.2)
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(mcrepar.ParameterError, match="takes no labels"):
+        trainer_model(hf.BertModel(hf.BertConfig(**SMALL)), data_size=3)
+    with pytest.raises(mcrepar.ParameterError, match="it is Bayesian already"):
+        trainer_model(mcrepar.bayesian(bert()), data_size=3, posterior="normal")
+    with pytest.raises(mcrepar.ParameterError, match="data_size"):
+        trainer_model(bert(), data_size=0)
+    with pytest.raises(mcrepar.ParameterError, match="takes no labels"):
+        trainer_model(nn.Linear(2, 2), data_size=3)
+
+
+def test_without_transformers_the_error_names_the_extra():
+    code = "import sys; sys.modules['transformers'] = None; import mcrepar.huggingface"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: mcrepar.huggingface needs transformers: pip install mcrepar[huggingface]" in done.stderr
