@@ -41,11 +41,19 @@ def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(mcrepar.__file__).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {(alias.name, node.module) for node in block.body for alias in node.names}
-    assert seen == {*mcrepar._HOME.items(), *((name, "mcrepar") for name in mcrepar._MODULES)}
+    assert seen == {*mcrepar._HOME.items(), *((name, "mcrepar") for name in (*mcrepar._MODULES, *mcrepar._BRIDGES))}
 
 
 def test_dir_lists_names_before_their_first_use():
     assert run("import mcrepar; print(set(mcrepar.__all__) <= set(dir(mcrepar)))") == "True"
+
+
+def test_bridges_are_found_but_not_listed():
+    """Whoever looks at all names must not need packages that are optional."""
+    assert not set(mcrepar._BRIDGES) & set(mcrepar.__dir__())
+    for name in mcrepar.__dir__():
+        getattr(mcrepar, name)
+    assert mcrepar.sklearn.BayesianClassifier().draws == 100
 
 
 def test_unknown_attribute():

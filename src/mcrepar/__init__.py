@@ -41,8 +41,6 @@ _MODULES = (
     "conformal",
     "data",
     "distributions",
-    "huggingface",
-    "lightning",
     "likelihoods",
     "metrics",
     "models",
@@ -50,9 +48,9 @@ _MODULES = (
     "optim",
     "paper",
     "plots",
-    "sklearn",
     "workbench",
 )  # what is reached as mcrepar.name without an import of its own
+_BRIDGES = ("huggingface", "lightning", "sklearn")  # the same, but not listed: each needs a package that may be absent
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)
@@ -111,7 +109,7 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
-        if name in _MODULES:
+        if name in (*_MODULES, *_BRIDGES):
             return import_module(f"{__name__}.{name}")
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
