@@ -19,7 +19,7 @@ from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.description import packed, unpack
-from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.forwards import FORWARDS, least_noisy
 from mcrepar.nn.groups import Groups
 from mcrepar.nn.locks import note_training
 from mcrepar.nn.options import check_place, check_structure, chosen_options
@@ -285,7 +285,8 @@ def bayesian(
         select: which parameters, a callable(name, parameter) or patterns; None is all but those of norm layers.
         overrides: other options for some, by name pattern, module type or module.
         forward: how a draw enters the forward: weights, local, flipout or per_example; local gives the positions of one
-            example (of an image, of a sequence) independent noise.
+            example (of an image, of a sequence) independent noise. "auto" is local where all random layers are dense,
+            else flipout, else weights, whichever layers and posterior allow.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
         structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
             layers, of which every example has its own in training, and every draw one.
@@ -307,6 +308,8 @@ def bayesian(
              "signs": signs}  # fmt: skip
     places = with_factors(selected(net, select), select is not None) if factored else selected(net, select)
     chosen = chosen_options(places, given, overrides, factored)
+    if forward == "auto":
+        forward = "weights" if factored else least_noisy([(options.posterior, place) for place, options in chosen])
     for place, options in chosen:
         check_place(place, options, forward, factored)
     bnn = BayesianModule(net, chosen, forward, members if factored else 0)

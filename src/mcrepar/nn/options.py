@@ -29,14 +29,15 @@ STRUCTURES = ("weights", "rank1")
 
 def check_structure(forward: object, structure: object, members: object) -> tuple[int, bool]:
     """The number of members, and whether factors are random; or a refusal of what does not go together."""
-    if forward not in FORWARDS:
-        raise MethodError(f"forward={forward!r}", "there is no such forward", " or ".join(map(repr, FORWARDS)))
+    if forward not in (*FORWARDS, "auto"):
+        known = " or ".join(map(repr, (*FORWARDS, "auto")))
+        raise MethodError(f"forward={forward!r}", "there is no such forward", known)
     if structure not in STRUCTURES:
         raise MethodError(f"structure={structure!r}", "there is no such structure", " or ".join(map(repr, STRUCTURES)))
     count, factored = whole_number("members", members), structure == "rank1"
     if not factored and count > 1:
         raise MethodError(f"members={count}", "only factors have members", "structure='rank1'")
-    if factored and forward != "weights":
+    if factored and forward not in ("weights", "auto"):
         why = "every example has factors of its own in training, and every draw one"
         instead = "Leave out forward=, or choose structure='weights'."
         raise MethodError(f"structure='rank1' with forward={forward!r}", why, instead)

@@ -279,3 +279,40 @@ def test_local_radial_refuses_rows_that_share_a_draw():
     with pytest.raises(MethodError, match="3 dimensions"):
         bnn(randn(2, 5, 4))
     assert math.isfinite(bnn(randn(2, 4)).sum().item())
+
+
+# ---- auto
+
+
+AUTO = {
+    "dense": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "normal", {}, "local"),
+    "radial": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "radial", {}, "local"),
+    "laplace": (
+        lambda: nn.Linear(4, 3),
+        "laplace",
+        {},
+        "flipout",
+    ),  # no sum of Laplace noises that can be drawn at once
+    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), "normal", {}, "flipout"),
+    "gamma": (lambda: nn.Linear(4, 3), "gamma", {"signs": "keep", "prior": "gamma"}, "weights"),
+    "recurrent": (lambda: nn.LSTM(3, 2), "normal", {}, "weights"),
+    "factors": (lambda: nn.Linear(4, 3), "normal", {"structure": "rank1"}, "weights"),
+    "some layers": (
+        lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)),
+        "normal",
+        {"select": "1.*"},
+        "local",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AUTO)
+def test_auto_is_the_least_noisy_forward_that_layers_and_family_allow(case):
+    build, name, options, expected = AUTO[case]
+    bnn = bayesian(build(), name, forward="auto", **options)
+    assert bnn.mode == expected
+
+
+def test_auto_is_saved_as_what_it_was(tmp_path):
+    mcrepar.save(bayesian(dense(), "normal", forward="auto"), tmp_path / "model")
+    assert mcrepar.load(tmp_path / "model", dense()).mode == "local"

@@ -5,15 +5,21 @@ local        the output of a dense or convolutional layer is drawn instead of it
              each output has its distribution, but positions of one example (pixels, tokens) have independent noise
 flipout      one sample, whose noise is multiplied by random signs of every example
 per_example  a sample of all weights of its own for every example
+auto         local where all random layers are dense, else flipout, else weights: the least noise that layers and family
+             allow without a pass per example
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from mcrepar.distributions.posterior import Posterior
+from mcrepar.errors import MethodError
 from mcrepar.nn.forwards import flipout, local, per_example
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -41,3 +47,17 @@ FORWARDS: dict[str, Forward] = {
     "flipout": Forward(flipout.run, flipout.check),
     "per_example": Forward(per_example.run, per_example.check),
 }
+
+
+def least_noisy(random: Sequence[tuple[Posterior, Place]]) -> str:
+    """The forward that "auto" means for these random tensors.
+
+    Positions of an image or of a sequence share their weights, which `local` forgets: it is for dense layers alone.
+    """
+    dense = all(isinstance(owner, nn.Linear) for _, place in random for owner in place.owners)
+    for name in ("local", "flipout") if dense else ("flipout",):
+        with suppress(MethodError):
+            for posterior, place in random:
+                FORWARDS[name].check(posterior, place)
+            return name
+    return "weights"
