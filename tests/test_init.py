@@ -22,6 +22,16 @@ def test_version_is_the_installed_one():
     assert version("mcrepar") == mcrepar.__version__
 
 
+def test_the_citation_names_this_version():
+    from pathlib import Path
+
+    import yaml
+
+    citation = yaml.safe_load((Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == mcrepar.__version__
+    assert citation["preferred-citation"]["year"] == 2021
+
+
 @pytest.mark.parametrize("name", mcrepar.__all__)
 def test_every_public_name_is_found_and_kept(name):
     value = getattr(mcrepar, name)
