@@ -21,6 +21,7 @@ FILES = [*sorted(SRC.rglob("*.py")), *sorted(EXPERIMENTS.glob("*.py"))]
 LAYERS = {
     "distributions": 0,
     "divergence": 1,
+    "kl_schedules": 1,
     "likelihoods": 1,
     "conformal": 1,
     "actions": 2,

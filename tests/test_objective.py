@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 import mcrepar
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Normal
-from mcrepar.objective import elbo, kl_weight
+from mcrepar.kl_schedules import kl_weight
+from mcrepar.likelihoods import Bernoulli, Categorical, NoisyDirichlet, Normal
+from mcrepar.objective import elbo
 from tests.conftest import seeded
 
 
@@ -62,6 +63,58 @@ def test_k_draws_have_the_mean_gradient_of_single_ones(last_layer_draws):
     single = [gradients(bnn, elbo(bnn, Normal(), x, y, generator=generator, **options).loss) for _ in range(3)]
     for whole, *parts in zip(together, *single, strict=True):
         torch.testing.assert_close(whole, sum(parts) / 3, atol=1e-13, rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y"),
+    [
+        (Normal(0.5), randn(8, 2, seed=1)), (Normal("learned"), randn(8, 2, seed=1)),
+        (Normal("heteroscedastic"), randn(8, 1, seed=1)), (Bernoulli(), (randn(8, 2, seed=1) > 0).double()),
+        (NoisyDirichlet(), torch.arange(8) % 2), (Categorical(), torch.arange(8) % 2),
+    ],
+)  # fmt: skip
+def test_moments_are_the_limit_of_many_draws(likelihood, y):
+    """The expected nll within 3 % of 200 draws (10 % for classes, where it is a bound); its gradient is exact."""
+    rank1 = isinstance(likelihood, NoisyDirichlet)
+    bnn, x = net(start_std=0.2, **({"structure": "rank1", "members": 2} if rank1 else {})).eval(), randn(8, 3)
+    found = elbo(bnn, likelihood, x, y, data_size=100, draws="moments")
+    assert torch.equal(found.loss, elbo(bnn, likelihood, x, y, data_size=100, draws="moments").loss)  # nothing is drawn
+    torch.testing.assert_close(found.loss, found.nll + found.kl / 100)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        nll = torch.stack([-likelihood.log_prob(bnn(x), y).mean() for _ in range(200)])
+    slack = 5 * float(nll.std()) / 200**0.5
+    least = 0.1 if isinstance(likelihood, Categorical) else 0.03
+    assert abs(float(found.nll.detach() - nll.mean())) < slack + least * abs(float(nll.mean()))
+    p = next(bnn.parameters())
+    (slope,) = torch.autograd.grad(found.nll, p)
+    ends = []
+    with torch.no_grad():
+        for change in (1e-5, -2e-5):
+            p.view(-1)[0] += change
+            ends.append(float(elbo(bnn, likelihood, x, y, data_size=100, draws="moments").nll))
+    assert float(slope.view(-1)[0]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3, abs=1e-6)
+
+
+def test_moments_train():
+    bnn, x = net(outputs=1), randn(64, 3)
+    y = x.sum(1, keepdim=True).tanh()
+    optimizer = torch.optim.Adam(bnn.parameters(), lr=0.05)
+    first = None
+    for _ in range(60):
+        optimizer.zero_grad()
+        e = elbo(bnn, Normal(0.1), x, y, data_size=64, draws="moments")
+        e.loss.backward()
+        optimizer.step()
+        first = first or float(e.loss.detach())
+    assert float(e.loss.detach()) < 0.3 * first
+
+
+def test_moments_and_draws_of_the_last_layer_exclude_each_other():
+    with pytest.raises(McreparError, match="either of them"):
+        elbo(net(), Normal(), randn(4, 3), randn(4, 2), 4, draws="moments", last_layer_draws=10)
+    with net().frozen() as bnn, pytest.raises(McreparError, match="frozen"):
+        elbo(bnn, Normal(), randn(4, 3), randn(4, 2), 4, draws="moments")
 
 
 def test_two_forwards_and_one_backward_are_the_sum_of_two():

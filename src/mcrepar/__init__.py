@@ -32,7 +32,8 @@ _HOMES = {
     "mcrepar.nn.module": ("BayesianModule", "bayesian", "kl"),
     "mcrepar.nn.moments.moment_pass": ("calibrate_moments",),
     "mcrepar.nn.saving": ("load", "save"),
-    "mcrepar.objective": ("Elbo", "elbo", "kl_weight"),
+    "mcrepar.kl_schedules": ("kl_weight",),
+    "mcrepar.objective": ("Elbo", "elbo"),
     "mcrepar.prediction": ("Prediction", "predict"),
     "mcrepar.trained_model": ("Preparation", "TrainedModel"),
 }
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from mcrepar.errors import SupportMismatchError as SupportMismatchError
     from mcrepar.errors import TaylorWarning as TaylorWarning
     from mcrepar.errors import UnknownFamilyError as UnknownFamilyError
+    from mcrepar.kl_schedules import kl_weight as kl_weight
     from mcrepar.nn.module import BayesianModule as BayesianModule
     from mcrepar.nn.module import bayesian as bayesian
     from mcrepar.nn.module import kl as kl
@@ -101,7 +103,6 @@ if TYPE_CHECKING:
     from mcrepar.nn.saving import save as save
     from mcrepar.objective import Elbo as Elbo
     from mcrepar.objective import elbo as elbo
-    from mcrepar.objective import kl_weight as kl_weight
     from mcrepar.prediction import Prediction as Prediction
     from mcrepar.prediction import predict as predict
     from mcrepar.trained_model import Preparation as Preparation

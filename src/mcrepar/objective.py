@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import math
-import numbers
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,16 +15,18 @@ from torch.utils import _pytree as pytree
 from mcrepar import checks
 from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import LIKELIHOODS, Likelihood, likelihood_of
+from mcrepar.kl_schedules import beta_number
+from mcrepar.likelihoods import LIKELIHOODS, Categorical, Likelihood, likelihood_of
 from mcrepar.nn.batches import Output, from_numpy, the_tensor
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING, note_training
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.module import kl as total_kl
+from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pass
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
-from mcrepar.validation import check_generator, closest, whole_number
+from mcrepar.validation import check_generator, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +52,7 @@ def elbo(
     data_size: int | None = None,
     *,
     beta: float = 1.0,
-    draws: int = 1,
+    draws: int | str = 1,
     last_layer_draws: int | str | None = None,
     last_layer_method: str | None = None,
     generator: torch.Generator | None = None,
@@ -70,9 +69,10 @@ def elbo(
         y: a tensor or array as the likelihood takes it; soft labels (mixup, label smoothing) for classes too.
         data_size: the number of examples in the whole training set.
         beta: the weight of the KL; see `kl_weight`.
-        draws: how many draws of all weights the nll is averaged over.
+        draws: how many draws of all weights the nll is averaged over; "moments" takes E log p(y | output) from mean and
+            variance of the output, carried through the network in one pass without sampling: an approximation.
         last_layer_draws: M draws of the last dense layer's output for each of them, at the cost of one; "exact" is
-            M -> infinity.
+            M -> infinity, for Categorical a lower bound of it (by cumulants: Normal, Laplace and Logistic posteriors).
         last_layer_method: for Bernoulli "stream" (M draws), "quadrature" ("exact" only), "bound" or "taylor".
         generator: decides all noise, of the weights and of the network (dropout), on whatever device it is; None is the
             default RNG.
@@ -93,10 +93,11 @@ def elbo(
     chosen = likelihood_of(likelihood)
     assert chosen is not None
     x, y = from_numpy(x, bnn), from_numpy(y, bnn)
-    size, draws, beta = _data_size(data_size, y), whole_number("draws", draws), _number("beta", beta)
+    count = None if draws == "moments" else whole_number("draws", draws)
+    size, beta = _data_size(data_size, y), beta_number("beta", beta)
     check_generator(generator)
     with checks.step(bnn) as record:
-        nll, kl = _nll_and_kl(bnn, random, chosen, x, y, draws, last_layer_draws, last_layer_method, generator, output)
+        nll, kl = _nll_and_kl(bnn, random, chosen, x, y, count, last_layer_draws, last_layer_method, generator, output)
         loss = torch.add(nll, kl, alpha=beta / size)
     if record.wrong is not None:
         checks.skip_gradients(loss, record, [*bnn.parameters(), *chosen.parameters()])
@@ -109,7 +110,7 @@ def _nll_and_kl(
     chosen: Likelihood,
     x: Any,
     y: Any,
-    draws: int,
+    draws: int | None,
     last_layer_draws: int | str | None,
     last_layer_method: str | None,
     generator: torch.Generator | None,
@@ -118,6 +119,9 @@ def _nll_and_kl(
     """The two parts of the objective, with the checks of what goes in and comes out."""
     _check_input(x)
     args, kwargs = _arguments(x)
+    if draws is None:
+        nll = _expected_nll(bnn, chosen, (args, kwargs), y, output, last_layer_draws)
+        return nll, total_kl(bnn, generator=generator)
     nlls = []
     with shared_rows() if bnn is random[0] else contextlib.nullcontext():  # a wrapper may run it in a region of its own
         alike = draws > 1 and last_layer_draws is None and type(chosen) in LIKELIHOODS.values()
@@ -131,7 +135,8 @@ def _nll_and_kl(
                     if last_layer_draws is None:
                         u = the_tensor(bnn(*args, **kwargs), output)
                     else:
-                        u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output))
+                        bound = last_layer_draws == "exact" and isinstance(chosen, Categorical)
+                        u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output), not bound)
                 chosen.check(u, y)
             if last_layer_draws is None:
                 log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
@@ -167,6 +172,30 @@ def _outputs_at_once(
     seeds = [new_seed(generator, generator.device) for _ in range(draws)]
     each = [bnn.draw(torch.Generator(device).manual_seed(seed)) for seed in seeds]
     return run_stack(bnn, stacked(each), output, args, kwargs)
+
+
+def _expected_nll(
+    bnn: nn.Module, likelihood: Likelihood, call: Any, y: Tensor, output: Output, last_layer_draws: object
+) -> Tensor:
+    """-E log p(y | output), the mean over examples and members, from mean and variance of the output."""
+    if last_layer_draws is not None:
+        why = "moments average over the last layer too"
+        raise MethodError(f"elbo(draws='moments', last_layer_draws={last_layer_draws!r})", why, "either of them")
+    check_moments(bnn)
+    (args, kwargs), members, total = call, members_of(bnn), []
+    for member in range(members):
+        with moment_pass(bnn, output, member) as run:
+            mean, variance = (t.float() if t.dtype.itemsize < 4 else t for t in run(*args, **kwargs))
+        likelihood.check(mean, y)
+        log_prob = likelihood.expected_log_prob(mean, variance, y)
+        total.append(-log_prob.mean())
+        checks.refuse(
+            lambda found=log_prob: found.isfinite().all().logical_not(),  # type: ignore[misc]
+            partial(_not_finite, bnn, likelihood, args or kwargs, mean, log_prob),
+            "the nll is not finite",
+            total[-1].detach,
+        )
+    return torch.stack(total).mean()
 
 
 @contextlib.contextmanager
@@ -249,81 +278,3 @@ def _not_finite(bnn: nn.Module, likelihood: Likelihood, x: Any, output: Tensor, 
     if wrong in inputs:
         instead = "finite data"
     return ParameterError("elbo", f"the nll is {-value:g}; the first tensor that is not finite: {wrong}", instead)
-
-
-# ---- the weight of the KL
-
-
-SCHEDULES: Mapping[str, Callable[..., float]] = {
-    "graves": lambda step: 1.0,
-    "blundell": lambda step, batches: batches * 2.0 ** -(step % batches + 1) / (1 - 2.0**-batches),  # without overflow
-    "paper": lambda step, batch_size: float(batch_size),
-    "constant": lambda step, beta: beta,
-    "linear": lambda step, steps, beta=1.0: beta * min(1.0, step / steps),
-    "cyclic": lambda step, period, ratio=0.5, beta=1.0: beta * min(1.0, (step % period) / (period * ratio)),
-}
-
-
-@dataclass(frozen=True)
-class KLWeight:
-    """A schedule of beta; made by `kl_weight`.
-
-    Args:
-        name: of the schedule.
-        options: its numbers.
-    """
-
-    name: str
-    options: Mapping[str, float] = field(default_factory=dict, hash=False)
-
-    def __call__(self, step: int) -> float:
-        """The beta of a step, counted from 0."""
-        return SCHEDULES[self.name](whole_number("step", step, least=0), **self.options)
-
-
-def kl_weight(name: str, **options: float) -> KLWeight:
-    """A schedule step -> beta, steps counted from 0; loss = nll + beta * KL / data_size.
-
-    Args:
-        name: "graves": 1.
-            "blundell": B 2^(B-i) / (2^B - 1) for i = 1..B over an epoch of B batches, with the mean 1.
-            "paper": the batch size, so that the KL is divided by the number of batches.
-            "constant": beta (below 1 a tempered posterior).
-            "linear": from 0 to beta over a number of steps.
-            "cyclic": from 0 to beta over the first part of every period, then beta.
-        options: blundell: batches; paper: batch_size; constant: beta; linear: steps, beta=1;
-            cyclic: period, ratio=0.5 (that first part), beta=1.
-
-    >>> beta = kl_weight("linear", steps=100)
-    >>> beta(0), beta(50), beta(200)
-    (0.0, 0.5, 1.0)
-    """
-    if name not in SCHEDULES:
-        near = closest(name, SCHEDULES)
-        raise MethodError(f"kl_weight({name!r})", "no schedule has this name", " or ".join(map(repr, near)))
-    known = dict(list(inspect.signature(SCHEDULES[name]).parameters.items())[1:])
-    listed = ", ".join(f"{option}=..." for option in known) or "no options"
-    for option in options:
-        if option not in known:
-            raise ParameterError(f"kl_weight({name!r}, {option}=...)", "it has no such option", listed)
-    for option, parameter in known.items():
-        if option not in options and parameter.default is inspect.Parameter.empty:
-            raise ParameterError(f"kl_weight({name!r})", f"it needs {option}", listed)
-    return KLWeight(name, {option: _option(option, value) for option, value in options.items()})
-
-
-def _option(name: str, value: float) -> float:
-    if name not in ("beta", "ratio"):
-        return whole_number(name, value)
-    number = _number(name, value)
-    if name == "ratio" and not 0 < number <= 1:
-        raise ParameterError(f"ratio={value}", "it is no share of a period", "a number above 0 and up to 1")
-    return number
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, KLWeight):
-        raise ParameterError(f"{name}={value}", "it is a schedule", f"its value at a step, {name}=schedule(step)")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ParameterError(f"{name}={value!r}", "it is not a finite number of at least 0", "a number such as 1.0")
-    return float(value)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.actions import Actions, Classes, mixture
+from mcrepar.distributions.mixtures import quantile
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal, likelihood_of, quantile
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.moments.moment_pass import output_moments
@@ -97,7 +98,7 @@ class Prediction(Actions):
         """
         y = torch.as_tensor(y).cpu()
         match self.likelihood:
-            case Categorical():
+            case Categorical() | NoisyDirichlet():
                 self.likelihood.check(self.probs, y)
                 if y.is_floating_point():
                     return torch.xlogy(y.to(self.probs.dtype), self.probs).sum(1)
@@ -298,7 +299,7 @@ class _Tally:
         """What remains of the draws."""
         check_examples(self.mean)
         classes = None
-        if isinstance(self.likelihood, Categorical | Bernoulli):
+        if isinstance(self.likelihood, OneOfMany | Bernoulli):
             classes = Classes(self.probs.to(self.dtype), self.votes, self.expected.to(self.dtype))
         mean, aleatoric, epistemic = (t.to(self.dtype) for t in (self.mean, self.aleatoric, self.squares / self.count))
         return Prediction(self.count, mean, aleatoric, epistemic, self.likelihood, self.kept, self.noise, classes)
@@ -310,7 +311,7 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
         return out.cpu(), torch.zeros_like(out, device="cpu")
     likelihood.check_output(out)
     columns = [likelihood.mean(out), likelihood.aleatoric(out)]
-    if isinstance(likelihood, Categorical):
+    if isinstance(likelihood, OneOfMany):
         columns.append(columns[0])
     elif isinstance(likelihood, Bernoulli):
         yes = likelihood.probs(out)

@@ -447,18 +447,21 @@ def test_mean_softplus():
     assert torch.equal(grad, torch.tensor([-1.0, -1.0, 0.0, 0.0]))
 
 
-@over([Normal(), GammaPower(2.5), GammaPower(0.4, 1.0, 2.0)])
+@over([Normal(), GammaPower(2.5), GammaPower(0.4, 1.0, 2.0), Logistic(), SignedGammaPower(1.0)])
 def test_log_mgf(noise):
-    for s in (-2.0, -0.1, 0.3):
+    bounded = noise.symmetric and math.isfinite(noise.mgf_limit)  # on both sides
+    for s in (-0.7 if bounded else -2.0, -0.1, 0.3):
         at = torch.tensor(s, dtype=torch.float64)
         f = lambda x, s=s: math.exp(s * x) * oracle(noise).pdf(x)  # noqa: E731
-        low = -40 if noise.symmetric else 0
+        low = (-200 if bounded else -40) if noise.symmetric else 0
         value = quad(f, low, 1, points=[0] if noise.symmetric else None, epsrel=1e-11, limit=500)[0]
         value += quad(f, 1, 200, points=[5, 20, 60], epsrel=1e-11, limit=500)[0]
         assert float(noise.log_mgf(at)) == pytest.approx(math.log(value), abs=1e-6)
-    assert noise.mgf_limit == (math.inf if noise.symmetric else 1 / noise.factor)
-    assert GammaPower(2.0, -1.0).log_mgf(torch.ones(())) is None
-    assert GammaPower(2.0, -1.0).mgf_limit == Logistic().mgf_limit == 0
+    assert noise.mgf_limit == (1 if bounded else math.inf if noise.symmetric else 1 / noise.factor)
+    if bounded:
+        assert torch.isinf(noise.log_mgf(torch.tensor([-1.0, 1.0, 2.0]))).all()
+    assert GammaPower(2.0, -1.0).log_mgf(torch.ones(())) is SignedGammaPower(2.0).log_mgf(torch.ones(())) is None
+    assert GammaPower(2.0, -1.0).mgf_limit == SignedGammaPower(2.0).mgf_limit == Radial(3).mgf_limit == 0
 
 
 def test_log_scaled_e1():

@@ -20,7 +20,7 @@ from mcrepar.distributions.noises import Normal as NormalNoise
 from mcrepar.distributions.noises import Radial
 from mcrepar.errors import MethodError, TaylorWarning
 from mcrepar.inspect.graph import saved_bytes
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal
 from mcrepar.nn import last_layer
 from mcrepar.nn.last_layer import LAST_LAYER_METHODS, TAYLOR, log_prob
 from mcrepar.nn.preactivation import Part, Preactivation, capture
@@ -64,6 +64,7 @@ def assert_same(bnn: mcrepar.BayesianModule, likelihood: Likelihood, a: Tensor, 
 
 
 Y = {Normal: randn(6, 3, seed=5), Bernoulli: torch.arange(18).reshape(6, 3) % 2, Categorical: torch.arange(6) % 3}
+Y[NoisyDirichlet] = Y[Categorical]
 
 
 # ---- identical noise, identical numbers
@@ -248,7 +249,8 @@ def test_taylor_is_the_polynomial_s_mean_and_says_what_it_is():
 
 # ---- memory
 
-SAMPLED = [(kind, method) for kind, row in LAST_LAYER_METHODS.items() for method in row if method != "quadrature"]
+LIMITS = {(Bernoulli, "quadrature"), (Categorical, "bound")}  # these take no number of draws
+SAMPLED = [pair for kind, row in LAST_LAYER_METHODS.items() for pair in ((kind, m) for m in row) if pair not in LIMITS]
 
 
 @pytest.mark.filterwarnings("ignore::mcrepar.TaylorWarning")
@@ -314,8 +316,8 @@ def test_refused():
         ask(Normal("heteroscedastic"), y=torch.zeros(6, 2).double())
     with pytest.raises(MethodError, match="last_layer_draws with Squared"):
         ask(Squared())
-    with pytest.raises(MethodError, match=r"'exact': this mean has no closed form\. Use a number such as 1000"):
-        ask(Categorical(), "exact", Y[Categorical])
+    with pytest.raises(MethodError, match=r"takes none\. Use last_layer_draws='exact'"):
+        ask(Categorical(), 10, Y[Categorical], last_layer_method="bound")
     with pytest.raises(MethodError, match=r"Normal has no such method\. Use 'tuple'"):
         ask(Normal(), last_layer_method="quadrature")
     with pytest.raises(MethodError, match=r"takes none\. Use last_layer_draws='exact'"):
@@ -325,3 +327,51 @@ def test_refused():
     law = capture([bnn], lambda: bnn(randn(6, 2, 4)))[1]
     with pytest.raises(MethodError, match="has 3 dimensions"):
         log_prob(Categorical(), law, torch.zeros(6, 4, dtype=torch.long), 10)
+
+
+# ---- the bound for classes
+
+
+@pytest.mark.parametrize("posterior", ["normal", "laplace", "logistic"])
+def test_the_cumulant_bound_is_below_the_mean_over_draws(posterior):
+    """Values below 20,000 draws of the last layer, by less than half the variance of an output."""
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(nn.Linear(4, 3).double(), posterior, initial_std=0.3)
+    x, y = randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
+    law = capture([bnn], lambda: bnn(x), projects=False)[1]
+    bound = log_prob(Categorical(), law, y, "exact")
+    weight, bias = (tensor.posterior.draw(20_000, seeded(5)) for tensor in bnn.latents.values())
+    u = torch.einsum("moi,bi->mbo", weight, x) + bias[:, None]
+    each = Categorical().log_prob(u.flatten(0, 1), y.repeat(20_000)).view(-1, 5)
+    gap = each.mean(0) - bound
+    assert bool((gap > -5 * each.std(0) / 20_000**0.5).all())
+    assert bool((gap < 0.5 * u.var(0).amax(1)).all())
+    cumulant = sum(part.cumulant for part in law.parts)
+    wanted = (u - law.loc).exp().mean(0).log()
+    torch.testing.assert_close(cumulant, wanted, atol=0.02, rtol=0.1)
+
+
+def test_the_bound_has_gradients_of_every_parameter():
+    for posterior in ("normal", "laplace"):
+        bnn = net(posterior, start_std=0.1)
+        e = elbo(bnn, Categorical(), randn(6, 4), torch.randint(3, (6,)), 6, last_layer_draws="exact")
+        e.loss.backward()
+        assert all(bool(p.grad.abs().sum() > 0) for p in bnn.parameters())
+
+
+def test_the_bound_is_refused_where_it_is_infinite():
+    x, y = 100 * randn(6, 4), torch.randint(3, (6,))
+    torch.manual_seed(0)
+    bnn = mcrepar.bayesian(nn.Linear(4, 3).double(), "logistic", initial_std=0.5)
+    with pytest.raises(MethodError, match="'exact' with weight: a feature times a scale reaches 1"):
+        elbo(bnn, Categorical(), x, y, 6, last_layer_draws="exact")
+    with pytest.raises(MethodError, match="'exact' with weight: its noise has no cumulants"):
+        elbo(mcrepar.bayesian(nn.Linear(4, 3).double(), "radial"), Categorical(), x, y, 6, last_layer_draws="exact")
+
+
+def test_the_noisy_dirichlet_has_an_exact_last_layer():
+    bnn, x, y = net(), randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    law = law_of(bnn, x)
+    second = sum(part.square * part.variance for part in law.parts)
+    wanted = NoisyDirichlet().expected_log_prob(law.loc, second, y)
+    torch.testing.assert_close(log_prob(NoisyDirichlet(), law, y, "exact"), wanted)

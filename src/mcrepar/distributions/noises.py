@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.horseshoe import Horseshoe
+from mcrepar.distributions.inverse_gaussian import InverseGaussian
 from mcrepar.distributions.noise import Noise, Terms, normal_means, numpy_log_density, require_positive
 from mcrepar.distributions.quadrature import Grid, Rule
 from mcrepar.distributions.radial import Radial
@@ -155,6 +156,15 @@ class Logistic(Noise):
     def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor:
         """|u| + 2 scale log(1 + e^{-|u|/scale})."""
         return _magnitude(u) + 2 * scale * torch.log1p(torch.exp(-_ratio(u, scale)))
+
+    def log_mgf(self, s: Tensor) -> Tensor:
+        """log(pi s / sin(pi s)), infinite from |s| = 1 on."""
+        return torch.where(s.abs() < 1, -torch.log(torch.sinc(torch.where(s.abs() < 1, s, 0.0))), math.inf)
+
+    @property
+    def mgf_limit(self) -> float:
+        """One."""
+        return 1.0
 
     def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor:
         """u / (e^u - 1) + (ratio - 1) u^2 / (8 sinh^2(u/2)): exact at ratio = 1, and so is its gradient."""
@@ -306,42 +316,13 @@ class SignedGammaPower(Noise):
         """Laplace: |u| + scale e^{-|u|/scale}."""
         return _magnitude(u) + scale * torch.exp(-_ratio(u, scale)) if self.power == 1 else None
 
-
-@dataclass(frozen=True)
-class InverseGaussian(Noise):
-    """IG(1, phi), the Wald distribution: log q0 = log(phi/2pi)/2 - (3/2) log xi - phi (xi - 1)^2 / (2 xi).
-
-    Args:
-        concentration: phi.
-
-    >>> InverseGaussian(2.0).means_distribution((Monomial(1), Monomial(-1))).kind
-    'exact'
-    """
-
-    positive: ClassVar[bool] = True
-    symmetric: ClassVar[bool] = False
-
-    concentration: float
-
-    def __post_init__(self) -> None:
-        require_positive("concentration", self.concentration)
-
-    def _label(self) -> str:
-        return f"IG(1, {self.concentration:g})"
-
-    def _sample(self, source: Source, draws: int, size: int, radius: Tensor | None) -> Tensor:
-        return source.inverse_gaussian(self.concentration, draws, size)
+    def log_mgf(self, s: Tensor) -> Tensor | None:
+        """Laplace: -log(1 - s^2), infinite from |s| = 1 on."""
+        if self.power != 1:
+            return None
+        return torch.where(s.abs() < 1, -torch.log1p(-torch.where(s.abs() < 1, s * s, 0.0)), math.inf)
 
     @property
-    def _density(self) -> tuple[float, Terms]:
-        phi = self.concentration
-        terms = (-1.5, Monomial(0.0, log=1)), (-phi / 2, Monomial(1.0)), (-phi / 2, Monomial(-1.0))
-        return (math.log(phi) - _LOG_2PI) / 2 + phi, terms
-
-    @property
-    def _grid(self) -> Grid:
-        reach = math.log(3 + 800 / self.concentration)
-        return Grid(-reach, reach, min(0.1, 0.4 / math.sqrt(self.concentration)))
-
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
-        return sample_means.tweedie_core(self.concentration)
+    def mgf_limit(self) -> float:
+        """Laplace: 1."""
+        return 1.0 if self.power == 1 else 0.0

@@ -89,6 +89,13 @@ def hermite(count: int) -> Rule:
     return x, weights / weights.sum()
 
 
+@lru_cache(maxsize=8)
+def normal_nodes(count: int) -> tuple[tuple[float, float], ...]:
+    """The same as numbers: pairs of a node and its weight."""
+    x, weights = hermite(count)
+    return tuple(zip(x.tolist(), weights.tolist(), strict=True))
+
+
 @dataclass(frozen=True)
 class Axis:
     """Where t must be looked at.

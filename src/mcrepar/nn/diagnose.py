@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.errors import CollapseWarning, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, likelihood_of
+from mcrepar.likelihoods import Bernoulli, Likelihood, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import evaluating, one_draw
@@ -327,8 +327,8 @@ def _mutual_information(
             likelihood.check_output(outs)
             rows.append((likelihood.mean(outs).double(), likelihood.aleatoric(outs).double()))
     means, noise = (torch.stack(column) for column in zip(*rows, strict=True))
-    if isinstance(likelihood, Categorical | Bernoulli):
-        probs = means.unsqueeze(1) if isinstance(likelihood, Categorical) else torch.stack([1 - means, means], 1)
+    if isinstance(likelihood, OneOfMany | Bernoulli):
+        probs = means.unsqueeze(1) if isinstance(likelihood, OneOfMany) else torch.stack([1 - means, means], 1)
         told = torch.special.entr(probs.mean(0)) - torch.special.entr(probs).mean(0)
     else:
         told = 0.5 * torch.log1p(means.var(0, correction=0) / noise.mean(0))

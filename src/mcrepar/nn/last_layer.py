@@ -3,7 +3,7 @@
 What autograd keeps are a few tensors of the output's size, whatever M:
 regression   mean_i (y - u_i)^2 = (y - a)^2 - 2 (y - a) b t1 + b^2 t2, d_P = 3, t from the distribution of the means
 binary       fixed nodes in zeta for the limit; or a quadratic function of u (a bound, a Taylor polynomial), d_P = 3
-classes      mean_i of the gradient, accumulated draw by draw beside the value
+classes      mean_i of the gradient, accumulated draw by draw beside the value; for the limit a bound by cumulants
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torch.autograd.function import once_differentiable
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.quadrature import Rule
 from mcrepar.errors import MethodError, ParameterError, TaylorWarning
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, OneOfMany
+from mcrepar.likelihoods.likelihood import log_prob_of_square
 from mcrepar.nn.preactivation import Preactivation
 
 NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
@@ -42,15 +43,18 @@ def log_prob(
     """mean_i log p(y | u_i) over M draws of the last layer's output: (batch,).
 
     Args:
-        likelihood: Normal with one scale, Bernoulli or Categorical.
+        likelihood: Normal with one scale, Bernoulli, Categorical or NoisyDirichlet.
         u: the distribution of the output.
         y: as the likelihood takes it.
         draws: M, or "exact" for M -> infinity.
         method: for Bernoulli "stream" (the default for M draws), "quadrature" (the default for "exact", which is
-            all that it computes), "bound" or "taylor".
+            all that it computes), "bound" or "taylor"; for Categorical "stream" or, for "exact", "bound".
         generator: the source of the noise; None is the default RNG of the device.
     """
     m = _draws(draws)
+    if isinstance(likelihood, OneOfMany) and u.loc.dim() != 2:
+        why = f"the layer's output has {u.loc.dim()} dimensions, so that classes are not its outputs"
+        raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
     methods = LAST_LAYER_METHODS.get(type(likelihood), {})
     if not methods or (isinstance(likelihood, Normal) and likelihood.kind == "heteroscedastic"):
         why = "log p is neither linear in u^2 nor that of classes"
@@ -75,9 +79,9 @@ def _square(
 ) -> Tensor:
     """Regression: (y - a)^2 - 2 (y - a) b t1 + b^2 t2."""
     first, second = u.deviations(draws, generator)
-    residual, (_, log_scale) = y - u.loc, likelihood.split(u.loc)
-    out: Tensor = likelihood.log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
-    return out
+    target, log_scale = likelihood.target(u.loc, y)
+    residual = target - u.loc
+    return log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
 
 
 def _bound(
@@ -93,6 +97,18 @@ def _bound(
         curve = torch.tanh(e / 2) / (4 * e)
         constant = F.logsigmoid(e) - e / 2 + curve * e2
     return _quadratic(u, y, draws, generator, constant, -curve)
+
+
+def _cumulants(
+    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """E log softmax_y(u) >= a_y - log sum_c exp(a_c + K_c), K_c = log E exp(u_c - a_c): a bound, by Jensen."""
+    if draws is not None:
+        why = "the bound is that of infinitely many draws and takes none"
+        raise MethodError(f"last_layer_draws={draws} with last_layer_method='bound'", why, "last_layer_draws='exact'")
+    k = sum((part.cumulant for part in u.parts), torch.zeros_like(u.loc))
+    bound: Tensor = likelihood.expected_log_prob(u.loc, 2 * k, y)
+    return bound
 
 
 def _taylor(
@@ -129,9 +145,6 @@ def _stream(
     """mean_i log p(y | u_i) with its gradient accumulated beside it (Theorem S1)."""
     if draws is None:
         raise MethodError("last_layer_draws='exact'", "this mean has no closed form", "a number such as 1000")
-    if isinstance(likelihood, Categorical) and u.loc.dim() != 2:
-        why = f"the layer's output has {u.loc.dim()} dimensions, so that classes are not its outputs"
-        raise MethodError(f"last_layer_draws with {likelihood}", why, "draws=M")
 
     def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
         chunk = max(1, CHUNK // u.loc.numel())
@@ -220,5 +233,6 @@ LAST_LAYER_METHODS: dict[
 ] = {  # by default "stream" for M draws, else the first
     Normal: {"tuple": _square},
     Bernoulli: {"quadrature": _quadrature, "bound": _bound, "taylor": _taylor, "stream": _stream},
-    Categorical: {"stream": _stream},
+    Categorical: {"bound": _cumulants, "stream": _stream},
+    NoisyDirichlet: {"tuple": _square},
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,10 +36,14 @@ class Part:
     Args:
         square: b^2, in the shape of the output.
         noise: of the whole tensor.
+        tensor: the random tensor.
+        features: what multiplies it; None for a bias.
     """
 
     square: Tensor
     noise: Noise
+    tensor: RandomTensor | None = None
+    features: Tensor | None = None
 
     @property
     def spread(self) -> Tensor:
@@ -49,6 +53,25 @@ class Part:
     def draw(self, draws: int, source: Source) -> Tensor:
         """zeta, (draws, *square.shape)."""
         return self.noise.project(source, draws, *self.square.shape)
+
+    @property
+    def cumulant(self) -> Tensor:
+        """log E exp of what the tensor adds: sum_i k(h_i scale_i), k(t) = log E exp(t xi); Normal b^2 / 2."""
+        if self.noise.stable:
+            return 0.5 * self.square
+        assert self.tensor is not None, "a part of a layer has one"
+        scale = self.tensor.log_scale.exp()
+        if self.features is None:
+            found = self.noise.log_mgf(scale)
+        else:
+            rows = [self.noise.log_mgf(self.features * row) for row in scale]  # (batch, inputs) for every class
+            found = None if rows[0] is None else torch.stack([row.sum(-1) for row in rows if row is not None], -1)
+        if found is not None and bool(found.isfinite().all()):
+            return found.expand_as(self.square)
+        why = "its noise has no cumulants that can be written down"
+        if found is not None:
+            why = "a feature times a scale reaches 1, where E exp(u) is infinite under its noise"
+        raise MethodError(f"last_layer_draws='exact' with {self.tensor.name}", why, "last_layer_draws=1000, or draws=M")
 
     @property
     def variance(self) -> float:
@@ -115,12 +138,15 @@ class Preactivation:
 # ---- finding the layer
 
 
-def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[Any, Preactivation]:
+def capture(
+    owners: Sequence[BayesianModule], run: Callable[[], Any], projects: bool = True
+) -> tuple[Any, Preactivation]:
     """The output of a forward, and the distribution of that output given the input of the last dense layer.
 
     Args:
         owners: the Bayesian parts of the network.
         run: the forward.
+        projects: whether outputs will be drawn; else cumulants will do, which more families have.
     """
     homes = {m: (owner, name) for owner in owners for name, m in owner.net.named_modules() if _dense(m)}
     for owner in owners:
@@ -148,7 +174,7 @@ def capture(owners: Sequence[BayesianModule], run: Callable[[], Any]) -> tuple[A
         raise _refusal(name, "it is used more than once, so its input depends on its weights")
     if not {"weight", "bias"} <= layer._parameters.keys():  # weight_norm, spectral_norm, any parametrization
         raise _refusal(name, "its weight or bias is parametrized, a function of other tensors")
-    return output, preactivation(layer, seen[-1].features, *homes[layer])
+    return output, preactivation(layer, seen[-1].features, *homes[layer], projects)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,26 +202,30 @@ def _dense(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
-def preactivation(layer: nn.Module, features: Tensor, owner: BayesianModule, name: str) -> Preactivation:
+def preactivation(
+    layer: nn.Module, features: Tensor, owner: BayesianModule, name: str, projects: bool = True
+) -> Preactivation:
     """The distribution of a dense layer's output given its features, from the posteriors of its weight and bias."""
-    tensors = {kind: _random(owner, f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias")}
+    tensors = {kind: _random(owner, f"{name}.{kind}".lstrip("."), projects) for kind in ("weight", "bias")}
     if not any(tensors.values()):
         raise _refusal(name, "neither its weight nor its bias is random")
     with torch.autocast(features.device.type, enabled=False):
         locs: dict[str, Any] = {k: getattr(layer, k) if q is None else q.loc for k, q in tensors.items()}
         h = features.to(locs["weight"].dtype)
-        loc, squares, noises = F.linear(h, locs["weight"], locs["bias"]), [], []
+        loc, parts = F.linear(h, locs["weight"], locs["bias"]), []
         for kind, tensor in tensors.items():
             if tensor is not None:
-                variance = torch.exp(2 * tensor.log_scale)
-                squares.append(F.linear(h * h, variance) if kind == "weight" else variance.expand_as(loc))
-                noises.append(tensor.posterior.noise)
-        if len(noises) == 2 and all(noise.stable for noise in noises):
-            squares, noises = [squares[0] + squares[1]], noises[:1]
-    return Preactivation(loc, tuple(Part(b2, noise) for b2, noise in zip(squares, noises, strict=True)))
+                variance, noise = torch.exp(2 * tensor.log_scale), tensor.posterior.noise
+                if kind == "weight":
+                    parts.append(Part(F.linear(h * h, variance), noise, tensor, h))
+                else:
+                    parts.append(Part(variance.expand_as(loc), noise, tensor))
+        if len(parts) == 2 and all(part.noise.stable for part in parts):
+            parts = [replace(parts[0], square=parts[0].square + parts[1].square)]
+    return Preactivation(loc, tuple(parts))
 
 
-def _random(owner: BayesianModule, name: str) -> RandomTensor | None:
+def _random(owner: BayesianModule, name: str, projects: bool) -> RandomTensor | None:
     for names, tensor in random_tensors(owner).items():
         if name not in names:
             continue
@@ -204,7 +234,7 @@ def _random(owner: BayesianModule, name: str) -> RandomTensor | None:
         if len(names) > 1:
             raise _refusal(name, f"it is tied to {', '.join(n for n in names if n != name)}")
         form, noise = tensor.options.posterior.form, tensor.posterior.noise
-        if tensor.loc is None or form.outer.name != "identity" or not noise.projects:
+        if tensor.loc is None or form.outer.name != "identity" or (projects and not noise.projects):
             family = tensor.options.posterior.name
             raise _refusal(
                 name, f"under its posterior {family!r} the output has no distribution that can be drawn at once"

@@ -7,8 +7,8 @@ import yaml
 
 from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
+from mcrepar.kl_schedules import SCHEDULES
 from mcrepar.nn.forwards import FORWARDS
-from mcrepar.objective import SCHEDULES
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import GROUPS, LEAST, TrainConfig, names, read_config
 from tests.workbench.training.tiny import config, write_numbers

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mcrepar.distributions.quadrature import normal_nodes
 from mcrepar.nn.moments.linear_rules import square
 from mcrepar.nn.moments.row import Row
 from mcrepar.nn.moments.tensor import MomentTensor, moments, refusal
 
 NODES = 16
 BLOCK = 2**15  # numbers of an activation that are worked on at once: temporaries stay in the cache
+BEYOND = 12.0  # standard deviations beyond which nothing is left; the exponential function is slow where it underflows
 ROOT_HALF, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 Pair = tuple[Tensor, Tensor]
 
@@ -74,7 +74,7 @@ class _Relu(torch.autograd.Function):
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> Pair:
         m, v = ctx.saved_tensors
         s = v.clamp_min(least(v)).sqrt()
-        a = m / s
+        a = (m / s).clamp_(-BEYOND, BEYOND)
         upper, phi = 0.5 + 0.5 * torch.erf(a * ROOT_HALF), torch.exp(-0.5 * a * a) * DENSITY
         mean = m * upper + s * phi
         return (
@@ -85,7 +85,7 @@ class _Relu(torch.autograd.Function):
 
 def _relu_block(m: Tensor, v: Tensor) -> Pair:
     s = v.clamp_min(least(v)).sqrt_()
-    a = m / s
+    a = (m / s).clamp_(-BEYOND, BEYOND)
     e, q = torch.erf(a * ROOT_HALF), a * a
     phi = torch.exp(q * -0.5).mul_(DENSITY)
     upper = e.mul(0.5).add_(0.5)
@@ -125,7 +125,7 @@ def maximum(a: Pair, b: Pair) -> Pair:
     (m, v), (n, w) = a, b
     whole = v + w
     t = whole.clamp_min(least(whole)).sqrt()
-    c = (m - n) / t
+    c = ((m - n) / t).clamp(-BEYOND, BEYOND)
     e, phi = torch.erf(c * ROOT_HALF), torch.exp(-0.5 * c * c) * DENSITY
     upper = 0.5 + 0.5 * e
     shape = 0.25 * c * c * (1 - e * e) - phi * (c * e + phi)
@@ -151,7 +151,7 @@ def clipped(m: Tensor, v: Tensor, low: float, high: float) -> Pair:
     shift = m.clamp(low, high)  # moments about a point near them, so that squares do not cancel
     d, parts = m - shift, []
     for edge in (low, high):
-        z = ((edge - m) / s).clamp(-1e4, 1e4)
+        z = ((edge - m) / s).clamp(-BEYOND, BEYOND)
         parts.append((0.5 + 0.5 * torch.erf(z * ROOT_HALF), torch.exp(-0.5 * z * z) * DENSITY))
     (below, phi_low), (under, phi_high) = parts
     lo, hi, inside = low - shift, high - shift, under - below
@@ -187,13 +187,6 @@ def hardsigmoid(func: Any, x: MomentTensor) -> MomentTensor:
 # ---- smooth functions
 
 
-@lru_cache(maxsize=1)
-def nodes() -> tuple[tuple[float, float], ...]:
-    """Nodes and weights of the standard Normal."""
-    x, w = np.polynomial.hermite_e.hermegauss(NODES)
-    return tuple(zip(x.tolist(), (w / w.sum()).tolist(), strict=True))
-
-
 class _Smooth(torch.autograd.Function):
     """sum_n w_n f(m + s x_n), and its variance; the four slopes are accumulated beside them, and nothing else kept."""
 
@@ -202,7 +195,7 @@ class _Smooth(torch.autograd.Function):
         s = v.clamp_min(least(v)).sqrt()
         centre = f(m)
         sums = [torch.zeros_like(m) for _ in range(6)]  # d, d^2, and their slopes in m and s; d = f(m + s x) - f(m)
-        for x, w in nodes():
+        for x, w in normal_nodes(NODES):
             with torch.enable_grad():
                 u = (m + s * x).requires_grad_()
                 value = f(u)
@@ -237,7 +230,7 @@ def smooth(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor
 def _quadrature(f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
     s, centre = v.sqrt(), f(m)
     mean, second = torch.zeros_like(m), torch.zeros_like(m)
-    for x, w in nodes():
+    for x, w in normal_nodes(NODES):
         d = f(torch.add(m, s, alpha=x)).sub_(centre)
         mean.add_(d, alpha=w)
         second.addcmul_(d, d, value=w)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.moments.tensor import Factors, MomentTensor
@@ -16,13 +17,20 @@ def check_variances(bnn: BayesianModule) -> None:
     """Refuse a posterior whose weights have no variance."""
     for tensor in random_tensors(bnn).values():
         for part in tensor.tensors:
-            with torch.no_grad():
-                if not bool(part.posterior.variance.isfinite().all()):
-                    raise MethodError(
-                        f"draws='moments' with posterior {part.options.posterior.name!r} for {part.name}",
-                        "its weights have no finite variance",
-                        "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
-                    )
+            if not _has_variance(part):
+                raise MethodError(
+                    f"draws='moments' with posterior {part.options.posterior.name!r} for {part.name}",
+                    "its weights have no finite variance",
+                    "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+                )
+
+
+def _has_variance(tensor: RandomTensor) -> bool:
+    """By its noise; where weights are exp(scale xi), by the scales too."""
+    if tensor.options.posterior.form.outer is EXP:
+        with torch.no_grad():
+            return bool(tensor.posterior.variance.isfinite().all())
+    return tensor.options.posterior.form.outer is LOG or tensor.options.posterior.noise.finite(2.0)
 
 
 def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mcrepar.data.dataset import Split
 from mcrepar.errors import CollapseWarning, ParameterError
-from mcrepar.likelihoods import Categorical, Likelihood
+from mcrepar.likelihoods import Likelihood, OneOfMany
 from mcrepar.nn.calibration import STATISTICS, complete
 from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
@@ -282,14 +282,14 @@ def total_score(likelihood: Likelihood, mean: Tensor, y: Tensor) -> float:
         mean: probabilities of classes, or the mean of y.
         y: classes, or numbers in the shape of the mean.
     """
-    if isinstance(likelihood, Categorical):
+    if isinstance(likelihood, OneOfMany):
         return float((mean.argmax(1) == y).sum())
     return float((mean - y).square().sum())
 
 
 def mean_score(likelihood: Likelihood, total: float, count: float) -> float:
     """The accuracy, or the root of the mean squared error."""
-    return total / count if isinstance(likelihood, Categorical) else float((total / count) ** 0.5)
+    return total / count if isinstance(likelihood, OneOfMany) else float((total / count) ** 0.5)
 
 
 def validate(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from mcrepar.objective import KLWeight, kl_weight
+from mcrepar.kl_schedules import KLWeight, kl_weight
 from mcrepar.workbench.training.config import TrainConfig
 
 BETA1 = 0.9

@@ -9,7 +9,7 @@ import torch
 from torch import distributions as td
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal
 from tests.conftest import seeded
 
 
@@ -102,6 +102,69 @@ def test_soft_labels_are_a_mean_over_classes():
     soft = torch.nn.functional.one_hot(hard, 3).to(torch.bfloat16)
     Categorical().check(randn(2, 3), soft)
     torch.testing.assert_close(*(Categorical().log_prob(randn(2, 3), y) for y in (hard, soft)))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y"),
+    [
+        (Normal(0.7), randn(4, 6, seed=1)), (Normal("heteroscedastic"), randn(4, 3, seed=1)),
+        (Bernoulli(), classes(2, 4, 6)), (NoisyDirichlet(), classes(6, 4)),
+        (NoisyDirichlet(0.1), randn(4, 6, seed=1).softmax(1)),
+    ],
+)  # fmt: skip
+def test_the_expected_log_likelihood_is_the_mean_over_normal_outputs(likelihood, y):
+    """100,000 samples of the output; |z| < 5 by chance but for 6e-7 of the numbers."""
+    mean, variance = randn(4, 6, seed=2), 0.5 * randn(4, 6, seed=3).square()
+    u = mean + variance.sqrt() * torch.randn(100_000, 4, 6, generator=seeded(4), dtype=torch.float64)
+    each = likelihood.log_prob(u.flatten(0, 1), y.repeat(100_000, *[1] * (y.dim() - 1))).view(-1, 4)
+    z = (likelihood.expected_log_prob(mean, variance, y) - each.mean(0)) / (each.std(0) / 100_000**0.5)
+    assert float(z.abs().max()) < 5
+    torch.testing.assert_close(
+        likelihood.expected_log_prob(mean, 0 * variance, y), likelihood.log_prob(mean, y), atol=1e-9, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("y", [classes(5, 4, 2), randn(4, 5, 2, seed=1).softmax(1)], ids=["classes", "soft"])
+def test_the_expectation_of_classes_is_a_bound(y):
+    mean, variance = randn(4, 5, 2, seed=2), randn(4, 5, 2, seed=3).square()
+    u = mean + variance.sqrt() * torch.randn(2000, 4, 5, 2, generator=seeded(4), dtype=torch.float64)
+    each = Categorical().log_prob(u.flatten(0, 1), y.repeat(2000, *[1] * (y.dim() - 1))).view(-1, 4).mean(0)
+    bound = Categorical().expected_log_prob(mean, variance, y)
+    assert bool((bound < each).all())
+    assert float((each - bound).max()) < 1.5
+    without = Categorical().expected_log_prob(mean, 0 * variance, y)
+    torch.testing.assert_close(without, Categorical().log_prob(mean, y))
+
+
+def test_the_noisy_dirichlet_matches_gammas():
+    """exp of its Normal has the mean and the variance of Gamma(a, 1): both are a."""
+    likelihood, y = NoisyDirichlet(0.3), torch.tensor([1])
+    target, log_scale = likelihood.target(torch.zeros(1, 2, dtype=torch.float64), y)
+    variance = torch.exp(2 * log_scale)
+    a = torch.tensor([[0.3, 1.3]])
+    mean = torch.exp(target + variance / 2)
+    torch.testing.assert_close(mean, a, check_dtype=False)
+    torch.testing.assert_close((variance.exp() - 1) * mean.square(), a, check_dtype=False)
+    expected = td.Normal(target, variance.sqrt()).log_prob(randn(1, 2)).sum(1)
+    torch.testing.assert_close(likelihood.log_prob(randn(1, 2), y), expected)
+    assert likelihood.options == {"epsilon": 0.3}
+    torch.testing.assert_close(likelihood.probs(randn(2, 3)), randn(2, 3).softmax(1))
+    with pytest.raises(ParameterError, match="NoisyDirichlet"):
+        NoisyDirichlet(0.0)
+    with pytest.raises(ParameterError, match="3 classes"):
+        likelihood.check(randn(2, 3), torch.tensor([0, 3]))
+
+
+def test_a_likelihood_without_an_expectation_says_so():
+    class Own(Likelihood):
+        def log_prob(self, output, y):
+            return output.sum(1)
+
+        def _check(self, output, y):
+            pass
+
+    with pytest.raises(MethodError, match="draws='moments' with Own"):
+        Own().expected_log_prob(randn(2, 1), randn(2, 1), randn(2, 1))
 
 
 def test_probabilities_of_halves_sum_to_one():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.objective import kl_weight
+from mcrepar.kl_schedules import kl_weight
 
 
 def test_graves_paper_and_constant_do_not_change():

@@ -1,0 +1,155 @@
+"""Likelihoods of classes: one of many, yes or no, and Normal logits in the place of one of many."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcrepar.distributions.quadrature import normal_nodes
+from mcrepar.errors import ParameterError
+from mcrepar.likelihoods.likelihood import Likelihood, log_prob_of_square, summed, wide
+
+
+class Categorical(Likelihood):
+    """One of C classes, with the class dimension 1 as in F.cross_entropy: (batch, C, ...) for a y of (batch, ...).
+
+    log p(y | u) = u_y - log sum_c exp(u_c), its mean over a soft label: a y of floats, (batch, C, ...), which sum to 1
+    over the classes (mixup, label smoothing)
+
+    >>> Categorical().log_prob(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
+    tensor([0.2500, 0.2500])
+    """
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        target = y.to(output.dtype) if y.is_floating_point() else y.long()
+        return -summed(F.cross_entropy(output, target, reduction="none"))
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """m_y - log sum_c exp(m_c + v_c / 2): a bound for Normal outputs (Jensen), here an approximation."""
+        picked = (y.to(mean.dtype) * mean).sum(1) if y.is_floating_point() else mean.gather(1, y.long()[:, None])[:, 0]
+        return summed(picked - torch.logsumexp(mean + 0.5 * variance, 1))
+
+    def probs(self, output: Tensor) -> Tensor:
+        return wide(output).softmax(1)
+
+    def _check_output(self, output: Tensor) -> None:
+        if output.dim() < 2:
+            self._refuse(f"output has the shape {tuple(output.shape)}", "an output of (batch, classes, ...)")
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        if y.is_floating_point() and y.dim() == output.dim():
+            return self._check_soft(output, y)
+        if y.is_floating_point() or y.dtype == torch.bool:
+            soft = f"probabilities of shape {tuple(output.shape)}"
+            self._refuse(f"y has dtype {y.dtype}", f"class numbers of an integer dtype, or {soft}")
+        self._check_shape((output.shape[0], *output.shape[2:]), y, output)
+        classes = output.shape[1]
+        return self._refuse_if(
+            lambda: ((y < 0) | (y >= classes)).any(),
+            lambda: f"y lies between {int(y.min())} and {int(y.max())}, and there are {classes} classes",
+            f"0 to {classes - 1}",
+            "y is no class",
+        )
+
+    def _check_soft(self, output: Tensor, y: Tensor) -> None:
+        self._check_shape(tuple(output.shape), y, output)
+        sums = wide(y).sum(1)
+        self._refuse_if(
+            lambda: (y < 0).any() | ((sums - 1).abs() > 1e-2).any(),  # halves sum to 1 with such an error
+            lambda: (
+                f"soft labels lie above {float(y.min()):g} and sum to {float(sums.min()):g} up to {float(sums.max()):g}"
+            ),
+            "probabilities that sum to 1 over dimension 1",
+            "the soft labels of y are no probabilities",
+        )
+
+
+class Bernoulli(Likelihood):
+    """Yes or no for every output, which is a logit: y in {0, 1}, or in [0, 1] as grey values of an autoencoder.
+
+    log p(y | u) = y u - log(1 + exp(u))
+
+    >>> Bernoulli().log_prob(torch.zeros(1, 3), torch.ones(1, 3)).exp()
+    tensor([0.1250])
+    """
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        return -summed(F.binary_cross_entropy_with_logits(output, y.to(output.dtype), reduction="none"))
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """y m - E log(1 + exp(u)), by 20 nodes of Gauss and Hermite."""
+        std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+        softplus = sum(weight * F.softplus(mean + x * std) for x, weight in normal_nodes(20))
+        return summed(y.to(mean.dtype) * mean - softplus)
+
+    def probs(self, output: Tensor) -> Tensor:
+        """The probability of y = 1, output by output."""
+        return wide(output).sigmoid()
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        self._check_shape(tuple(output.shape), y, output)
+        self._refuse_if(
+            lambda: ((y < 0) | (y > 1)).any(),
+            lambda: f"y lies between {float(y.min()):g} and {float(y.max()):g}",
+            "values between 0 and 1",
+            "y is not between 0 and 1",
+        )
+
+
+class NoisyDirichlet(Likelihood):
+    """One of C classes, by Normal logits: the logarithms of Gamma variables whose shares are Dirichlet.
+
+    sum_c log N(u_c; log a_c - z_c / 2, z_c), a_c = 1[y = c] + epsilon, z_c = log(1 + 1 / a_c)
+
+    It is the objective alone: predictions are E softmax(u), and their log_prob is that of the class, to be compared.
+
+    Args:
+        epsilon: what every class has in the place of 0.
+
+    >>> NoisyDirichlet().log_prob(torch.tensor([[0.0, -5.0], [-5.0, 0.0]]), torch.tensor([0, 0]))
+    tensor([ -2.8932, -23.4099])
+    """
+
+    def __init__(self, epsilon: float = 0.01) -> None:
+        super().__init__()
+        if type(epsilon) not in (int, float) or not 0 < epsilon < math.inf:
+            raise ParameterError(f"NoisyDirichlet(epsilon={epsilon!r})", "it is no share of a class", "0.01")
+        self.epsilon = float(epsilon)
+
+    @property
+    def options(self) -> dict[str, float | str]:
+        """Epsilon."""
+        return {"epsilon": self.epsilon}
+
+    def target(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """log a - z / 2 and log(z) / 2, of a class or of a soft label."""
+        shares = y
+        if not y.is_floating_point():
+            shares = F.one_hot(y.long(), output.shape[1]).movedim(-1, 1)
+        a = shares + self.epsilon
+        z = torch.log1p(1 / a)
+        return (a.log() - 0.5 * z).to(output.dtype), (0.5 * z.log()).to(output.dtype)
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        target, log_scale = self.target(output, y)
+        return log_prob_of_square((target - output).square(), log_scale)
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Exact: it is quadratic in the output."""
+        target, log_scale = self.target(mean, y)
+        return log_prob_of_square((target - mean).square() + variance, log_scale)
+
+    def probs(self, output: Tensor) -> Tensor:
+        return Categorical().probs(output)
+
+    def _check_output(self, output: Tensor) -> None:
+        Categorical().check_output(output)
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        Categorical().check(output, y)
+
+
+OneOfMany = Categorical | NoisyDirichlet  # a y that is one of C classes, the dimension 1 of the output
