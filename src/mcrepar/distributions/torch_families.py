@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from inspect import Parameter as Argument
 from inspect import Signature
 from typing import Any, ClassVar
@@ -131,6 +132,16 @@ class Family(td.Distribution):
 
     def _spread(self, x: Tensor) -> Tensor:
         return x.expand(self.batch_shape + self.event_shape)
+
+
+_register: Any = td.register_kl
+
+
+@_register(Family, td.Distribution)  # type: ignore[untyped-decorator]
+def _kl(q: Family, p: td.Distribution) -> Tensor:
+    """Known to torch as soon as the families are; how it is computed is imported when it is first asked for."""
+    value: Tensor = import_module("mcrepar.divergence.torch_kl").kl(q, p)
+    return value
 
 
 def _mean_log_slope(q: Posterior) -> Any:

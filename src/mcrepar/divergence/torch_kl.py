@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
-from mcrepar.distributions.torch_families import FAMILIES, Family
+from mcrepar.distributions.torch_families import Family
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.average import refuse_second_derivatives
 from mcrepar.divergence.chunks import CPU_BLOCK
@@ -23,14 +23,8 @@ from mcrepar.divergence.plan import Plan, decide, plan_pair
 from mcrepar.divergence.terms import named_extremes
 from mcrepar.errors import InfiniteKLError, SupportMismatchError
 
-__all__ = ["FAMILIES"]
 
-
-_register: Any = td.register_kl
-
-
-@_register(Family, td.Distribution)  # type: ignore[untyped-decorator]
-def _kl(q: Family, p: td.Distribution) -> Tensor:
+def kl(q: Family, p: td.Distribution) -> Tensor:
     """KL(q || p) by closed form or quadrature; infinite, as torch has it, where q has mass that p has not."""
     own, joint = q.posterior, q.posterior.noise.joint or bool(p.event_shape)
     if not joint:
