@@ -153,3 +153,13 @@ def test_members_of_one_network_weigh_the_same_and_none_is_refused():
     light = predict([network(), network(seed=1)], torch.zeros(2, 4), draws=4, max_bytes=0)
     with pytest.raises(mcrepar.MethodError, match="max_bytes"):
         _ = light.samples
+
+
+@pytest.mark.parametrize(("likelihood", "outputs"), [("categorical", 3), (Normal(0.5), 1)])
+def test_a_prediction_by_moments_is_acted_upon_alike(likelihood, outputs):
+    x = torch.randn(40, 4, generator=seeded(1))
+    p = predict(network(outputs), x, "moments", likelihood=likelihood, generator=seeded(2))
+    y = torch.randint(3, (40,), generator=seeded(3)) if outputs == 3 else torch.randn(40, 1, generator=seeded(3))
+    covered = p.conformal(y, level=0.8).covered(p, y)
+    assert covered.double().mean() >= 0.8
+    assert p.plot(y).axes

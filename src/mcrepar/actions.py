@@ -87,9 +87,15 @@ class Actions(ABC):
             return -float((tempered.logsumexp(0) - math.log(len(draws))).mean())
 
         low, high, golden = math.log(0.05), math.log(20.0), (math.sqrt(5) - 1) / 2
-        for _ in range(40):  # the golden section: the interval ends below 1e-7
-            left, right = high - golden * (high - low), low + golden * (high - low)
-            low, high = (low, right) if nll(left) < nll(right) else (left, high)
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        at_left, at_right = nll(left), nll(right)
+        while high - low > 1e-6:  # the golden section
+            if at_left < at_right:
+                high, right, at_right, left = right, left, at_left, low + (1 - golden) * (right - low)
+                at_left = nll(left)
+            else:
+                low, left, at_left, right = left, right, at_right, high - (1 - golden) * (high - left)
+                at_right = nll(right)
         return math.exp((low + high) / 2)
 
     def tempered(self, temperature: float) -> Self:

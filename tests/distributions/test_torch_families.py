@@ -14,7 +14,7 @@ import torch.distributions as td
 import mcrepar
 from mcrepar import POSTERIORS, distributions
 from mcrepar.distributions.torch_families import FAMILIES, Family
-from tests.conftest import example_posterior, scipy_posterior, z_score
+from tests.conftest import example_posterior, scipy_posterior, scipy_prior, z_score
 
 OURS = {cls.row.name: cls for cls in FAMILIES.values() if issubclass(cls, Family)}
 ELEMENTWISE = [name for name in OURS if not mcrepar.posterior(name).noise.joint]
@@ -167,3 +167,11 @@ def test_a_network_takes_it_as_a_prior():
     torch.manual_seed(0)
     same = mcrepar.bayesian(copy.deepcopy(bnn.to_module()), "normal", mcrepar.prior("logistic", scale=0.3))
     torch.testing.assert_close(mcrepar.kl(bnn), mcrepar.kl(same))
+
+
+def test_an_inverse_gaussian_is_a_wald():
+    """IG(mean m, shape c) = m IG(1, c / m), as the documentation says."""
+    q = distributions.Wald(torch.tensor(1.7, dtype=torch.float64), concentration=2.4 / 1.7)
+    w = np.array([0.3, 1.0, 4.0])
+    expected = scipy_prior(mcrepar.prior("inverse_gaussian", loc=1.7, concentration=2.4)).logpdf(w)
+    np.testing.assert_allclose(q.log_prob(torch.tensor(w)), expected, rtol=1e-10)

@@ -66,3 +66,16 @@ def test_interval_calibration():
 def test_bad_input_is_refused(call):
     with pytest.raises(ParameterError):
         call()
+
+
+def test_uncertainties_are_stacked_from_the_most_certain_example_on():
+    """The upper edge of the second area is the sorted sum; a constant uncertainty of 0 is drawn too."""
+    aleatoric, epistemic = np.array([0.5, 0.1, 0.2]), np.array([0.1, 0.0, 0.7])
+    axes = plots.uncertainty_per_example(aleatoric, epistemic, "nats").axes[0]
+    lower, upper = (area.get_paths()[0].vertices[:, 1] for area in axes.collections)
+    assert lower.max() == pytest.approx(0.5)
+    assert sorted({round(float(v), 6) for v in upper} & {0.1, 0.6, 0.9}) == [0.1, 0.6, 0.9]
+    assert axes.get_ylim()[1] > 0.9
+    plots.uncertainty_per_example([0.0], [0.0], "nats")
+    with pytest.raises(ParameterError, match="shapes"):
+        plots.uncertainty_per_example([0.0, 1.0], [0.0], "nats")
