@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -132,9 +130,3 @@ def test_what_cannot_be_trained_is_refused():
         trainer_model(bert(), data_size=0)
     with pytest.raises(mcrepar.ParameterError, match="takes no labels"):
         trainer_model(nn.Linear(2, 2), data_size=3)
-
-
-def test_without_transformers_the_error_names_the_extra():
-    code = "import sys; sys.modules['transformers'] = None; import mcrepar.huggingface"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ImportError: mcrepar.huggingface needs transformers: pip install mcrepar[huggingface]" in done.stderr

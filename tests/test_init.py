@@ -65,6 +65,24 @@ def test_bridges_are_found_but_not_listed():
     assert mcrepar.sklearn.BayesianClassifier().draws == 100
 
 
+@pytest.mark.parametrize(
+    ("bridge", "absent", "words"),
+    [
+        ("sklearn", "sklearn.base", r"needs scikit-learn 1.6 or later: pip install mcrepar\[sklearn\]"),
+        ("lightning", "lightning.pytorch", r"needs lightning: pip install mcrepar\[lightning\]"),
+        ("huggingface", "transformers", r"needs transformers: pip install mcrepar\[huggingface\]"),
+    ],
+)
+def test_a_bridge_names_the_extra_that_it_lacks(bridge, absent, words, monkeypatch):
+    from importlib import util
+    from pathlib import Path
+
+    monkeypatch.setitem(sys.modules, absent, None)
+    spec = util.spec_from_file_location("bridge", Path(mcrepar.__file__).with_name(f"{bridge}.py"))
+    with pytest.raises(ImportError, match=words):
+        spec.loader.exec_module(util.module_from_spec(spec))
+
+
 def test_unknown_attribute():
     with pytest.raises(AttributeError, match="no attribute 'kl_divergense'"):
         _ = mcrepar.kl_divergense

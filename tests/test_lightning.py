@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -102,9 +99,3 @@ def test_the_monitor_needs_an_elbo(tmp_path):
 
     with pytest.raises(mcrepar.ParameterError, match="PosteriorMonitor with a Plain"):
         trainer(tmp_path, callbacks=[PosteriorMonitor()]).fit(Plain(), batches())
-
-
-def test_without_lightning_the_error_names_the_extra():
-    code = "import sys; sys.modules['lightning'] = None; import mcrepar.lightning"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ImportError: mcrepar.lightning needs lightning: pip install mcrepar[lightning]" in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -104,7 +102,7 @@ def test_any_module(structure):
     x, x_test, y, _ = moons()
     net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     before = [p.clone() for p in net.parameters()]
-    options = {**QUICK, "structure": structure, "forward": "weights"}
+    options = {**QUICK, "structure": structure}
     model = BayesianClassifier(net, **options).fit(x, y)
     assert model.predict_proba(x_test).shape == (50, 2)
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True)), "the user's network changed"
@@ -115,7 +113,7 @@ def test_any_module(structure):
 def test_images_go_through_a_module_of_their_own():
     images = np.random.default_rng(0).normal(size=(30, 1, 4, 4))
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 2))
-    model = BayesianClassifier(net, **{**QUICK, "forward": "flipout"}).fit(images, np.arange(30) % 2)
+    model = BayesianClassifier(net, **QUICK).fit(images, np.arange(30) % 2)
     assert model.predict(images).shape == (30,)
 
 
@@ -149,10 +147,3 @@ def test_weights_count_examples():
 def test_one_class_is_refused():
     with pytest.raises(mcrepar.ParameterError, match="only one class"):
         BayesianClassifier(**QUICK).fit(np.zeros((4, 2)), np.ones(4))
-
-
-def test_without_scikit_learn_the_error_names_the_extra():
-    code = "import sys; sys.modules['sklearn'] = None; import mcrepar.sklearn"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ImportError: mcrepar.sklearn needs scikit-learn" in done.stderr
-    assert "pip install mcrepar[sklearn]" in done.stderr

@@ -44,7 +44,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         hidden: Sequence[int] = (50,),
         posterior: str = "normal",
         prior: Any = None,
-        forward: str = "local",
+        forward: str = "auto",
         structure: str = "weights",
         beta: float = 1.0,
         steps: int | None = None,
@@ -172,7 +172,7 @@ class BayesianClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         posterior: as for `mcrepar.bayesian`.
         prior: likewise; None is the hierarchical one for weights, and "normal" around 1 for rank-1 factors.
         forward: likewise.
-        structure: likewise, "weights" or "rank1" (with forward="weights").
+        structure: likewise, "weights" or "rank1".
         beta: the weight of the KL.
         steps: of the optimizer; None is 1,000, or 20 epochs where those are more.
         batch_size: examples of a step.
