@@ -98,7 +98,7 @@ class TrainedModel:
     def predict(
         self,
         x: Any,
-        draws: int = 100,
+        draws: int | str = 100,
         batch_size: int = 256,
         generator: torch.Generator | None = None,
         progress: bool = False,
@@ -109,7 +109,7 @@ class TrainedModel:
 
         Args:
             x: raw examples, a tensor or an array, (examples, ...).
-            draws: the number of draws of the weights.
+            draws: the number of draws of the weights, or "moments".
             batch_size: how many examples go through the network at once.
             generator: the source of the draws; None is the default RNG.
             progress: show a bar, where rich is installed.

@@ -17,10 +17,16 @@ LAYERS = (
     "MultiheadAttention",
 )
 
-_HOMES = {**dict.fromkeys(LAYERS, "layers"), "calibrate": "passes", "ensemble": "ensembles"}
+_HOMES = {
+    **dict.fromkeys(LAYERS, "layers"),
+    "calibrate": "passes",
+    "ensemble": "ensembles",
+    "moment_module": "moments.export",
+}
 
 if TYPE_CHECKING:
     from mcrepar.nn.ensembles import ensemble as ensemble
+    from mcrepar.nn.moments.export import moment_module as moment_module
     from mcrepar.nn.passes import calibrate as calibrate
 
     Linear: Any

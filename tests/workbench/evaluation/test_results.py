@@ -174,6 +174,21 @@ def test_the_batch_size_changes_nothing(tmp_path, no_report):
     np.testing.assert_allclose(*probs, rtol=1e-5, atol=1e-7)
 
 
+def test_moments_instead_of_draws(tmp_path, no_report):
+    """The scores are near those of many draws, nothing but outputs is sampled, and the factors are fitted first."""
+    run = a_run(tmp_path / "a")
+    evaluate_run(run, options(run.folder, draws=200))
+    wanted, _ = results(run.folder)
+    evaluate_run(run, options(run.folder, draws="moments"))
+    found, arrays = results(run.folder)
+    assert (found["method"], wanted["method"]) == ("moments", "draws")
+    assert words.drawn(found) == "moments"
+    assert found["draws"] == int(arrays["draws"]) == arrays["votes"].sum(1)[0]
+    assert abs(found["in"]["nll"] - wanted["in"]["nll"]) < 0.05
+    assert len(run.bnn.calibration.moment_factors) > 0
+    assert "--draws moments" in " ".join(found["command"])
+
+
 def test_other_parts_of_the_data(tmp_path, no_report):
     run = a_run(tmp_path / "a")
     evaluate_run(run, options(run.folder, split="train"))

@@ -140,7 +140,7 @@ class Fitting:
 
 
 def calibrate_moments(
-    bnn: nn.Module, x: Any, draws: int = 8, generator: torch.Generator | None = None, *, output: Output = None
+    bnn: nn.Module, x: Any, draws: int = 32, generator: torch.Generator | None = None, *, output: Output = None
 ) -> nn.Module:
     """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
 
@@ -150,7 +150,7 @@ def calibrate_moments(
     Args:
         bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is returned.
         x: a batch of inputs as `predict` takes them, without targets; it is not kept.
-        draws: how many draws they are fitted to.
+        draws: how many draws they are fitted to; noise that a whole layer shares makes 8 too few (see the docs).
         generator: the source of the draws; None is the default RNG.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 

@@ -14,7 +14,7 @@ MOST_EXAMPLES = 1_000_000
 _LARGEST_SIDE = 512  # of a thumbnail, in pixels
 _CLASSES = ("y", "label", "confidence", "probs", "draws")
 _NUMBERS = ("y", "mean", "lower", "upper")
-_MAY_BE = ("entropy", "mutual_information", "classes", "thumbnails", "thumbnail_indices")
+_MAY_BE = ("moments", "entropy", "mutual_information", "classes", "thumbnails", "thumbnail_indices")
 _OOD = ("ood_", "_confidence")
 
 
@@ -69,6 +69,8 @@ def _of_classes(arrays: Arrays, count: int) -> Arrays:
         _form(arrays, name, "iu", (count,), 0, kinds - 1)
     _form(arrays, "confidence", "f", (count,), 0, 1)
     _form(arrays, "draws", "iu", (), 1)
+    if "moments" in arrays:
+        _form(arrays, "moments", "b", (), 0, 1)
     for name in ("entropy", "mutual_information"):
         if name in arrays:
             _form(arrays, name, "f", (count,))

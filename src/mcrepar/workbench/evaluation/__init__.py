@@ -20,7 +20,9 @@ class EvaluateOptions:
     """
 
     folder: str = option("runs/train", "the folder of the run")
-    draws: int = option(100, "draws of the weights, which vote on every prediction")
+    draws: int | Literal["moments"] = option(
+        100, "draws of the weights, which vote on every prediction; moments: their mean and variance in one pass"
+    )
     split: Literal["test", "validation", "train"] = option("test", "the part of the data that is predicted")
     ood: tuple[str, ...] = option(
         (),
@@ -54,7 +56,7 @@ class EvaluateOptions:
             check_value(flag(name), getattr(self, name), kind)
         for name, least in (("draws", 1), ("batch_size", 1), ("images", 0), ("seed", 0)):
             value = getattr(self, name)
-            if value < least:
+            if value != "moments" and value < least:
                 raise ParameterError(f"{flag(name)} {value}", f"it is less than {least}", f"{least} or more")
         if self.seed >= 2**63:
             raise ParameterError(f"--seed {self.seed}", "it has more than 63 bits", "a smaller number")

@@ -59,6 +59,7 @@ def _page(folder: Path, results: words.Results, figures: list[Panel], galleries:
     return environment.get_template(TEMPLATE).render(
         results=results,
         title=words.title(results),
+        drawn=words.drawn(results),
         head=head,
         lines=lines,
         tiles=words.tiles(results),
@@ -202,8 +203,13 @@ def print_results(results: words.Results, report: Path) -> None:
     console.print(head, style="bold", markup=False)
     for line in lines:
         console.print(line, markup=False)
-    draws = f"{results['draws']} draws"
-    columns = {"title": "metric", "value": draws, "mean": "mean weights", "twin": "twin", "better": "better"}
+    columns = {
+        "title": "metric",
+        "value": words.drawn(results),
+        "mean": "mean weights",
+        "twin": "twin",
+        "better": "better",
+    }
     if not results.get("twin"):
         del columns["twin"]
     scores = [[row[key] for key in columns] for row in words.metric_rows(results)]

@@ -25,6 +25,7 @@ from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule
+from mcrepar.nn.moments.moment_pass import calibrate_moments
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Prediction, predict
@@ -39,6 +40,7 @@ from mcrepar.workbench.training.setup import Run, open_run
 from mcrepar.workbench.training.twin import Twin, read_twin
 
 WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
+FITTED = 64  # training examples on which the variances of moments are fitted
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
 
 
@@ -71,21 +73,27 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     """
     own = own_part(run, options.split)
     ood = _ood_data(own, options)
-    notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
+    notes = [note for note in (run.note, run.changed, run.calibrate(), _fit_moments(run, options)) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
     y = own.y.numpy()
     prediction = _predict(run, run.bnn, own.x, options, options.draws)
     at_mean = _predict(run, _Fixed(run.bnn, partial(run_on, run.bnn, complete(run.bnn, "mean"))), own.x, options, 1)
     twin = read_twin(run)
     answers = kind.answers(prediction)
-    contents: Arrays = {"y": y, "draws": np.array(options.draws), "classes": np.array(run.facts.classes, dtype=np.str_)}
+    contents: Arrays = {
+        "y": y,
+        "draws": np.array(prediction.draws),
+        "classes": np.array(run.facts.classes, dtype=np.str_),
+    }
+    contents |= {"moments": np.array(options.draws == "moments")}
     contents |= answers | _pictures(kind, own.x, answers, y, options.images)
     results = {
         "task": kind.name,
         "mcrepar": __version__,
         "data": _about_data(run, own, options.split),
         "model": {"name": run.config.model, **_families(run.bnn)},
-        "draws": options.draws,
+        "draws": prediction.draws,
+        "method": "moments" if options.draws == "moments" else "draws",
         "seed": options.seed,
         "command": options.command(),
         "in": kind.scores(prediction, answers, y),
@@ -129,17 +137,29 @@ def _predict(
     net: nn.Module,
     x: Tensor,
     options: EvaluateOptions,
-    draws: int,
+    draws: int | str,
     likelihood: Likelihood | None = None,
 ) -> Prediction:
     """All sets are predicted with the same draws of the weights."""
     device = next(run.bnn.parameters()).device
     generator = torch.Generator(device).manual_seed(options.seed)
-    bar = options.progress and draws > 1 and sys.stdout.isatty()
+    bar = options.progress and draws not in (1, "moments") and sys.stdout.isatty()
     most = 0 if run.facts.classes else 2**31  # classes need no samples, only running statistics
     batches = run.model.batches(x, options.batch_size)
     likelihood = likelihood or run.likelihood
     return predict(net, batches, draws, options.batch_size, likelihood, generator, bar, max_bytes=most)
+
+
+def _fit_moments(run: Run, options: EvaluateOptions) -> str:
+    """Fit the variances of moments to draws on training examples, unless the model holds factors; a note or ""."""
+    if options.draws != "moments" or run.bnn.calibration.moment_factors:
+        return ""
+    if run.dataset.train is None:
+        return "the variances of moments were not fitted to draws: there are no training data"
+    batch = next(iter(run.model.batches(run.dataset.train.x[:FITTED], FITTED)))
+    device = next(run.bnn.parameters()).device
+    calibrate_moments(run.bnn, batch, generator=torch.Generator(device).manual_seed(options.seed))
+    return ""
 
 
 def _by_twin(run: Run, twin: Twin, x: Tensor, options: EvaluateOptions) -> Prediction:

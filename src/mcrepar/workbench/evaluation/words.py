@@ -58,6 +58,17 @@ def title(results: Results) -> str:
     return f"{results['model']['name']} on {results['data']['name']}"
 
 
+def drawn(results: Results) -> str:
+    """How it was averaged over the weights: 100 draws, or moments.
+
+    Args:
+        results: metrics.json.
+    """
+    if results.get("method") == "moments":
+        return "moments"
+    return f"{results['draws']} draw{'' if results['draws'] == 1 else 's'}"
+
+
 def verdict(results: Results) -> tuple[str, list[str]]:
     """One line that says how good it is, and a few on its uncertainty.
 

@@ -46,7 +46,8 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
     run, folder = runs.open(values["run"]), runs.root / values["run"]
     banner = "These data are simulated." if run.facts.get("simulated") else ""
     if "confidence" in run.arrays:
-        return replace(_classes(run, values, banner), code=_code(folder, int(run.arrays["draws"]), values["threshold"]))
+        draws = '"moments"' if run.arrays.get("moments", False) else str(int(run.arrays["draws"]))
+        return replace(_classes(run, values, banner), code=_code(folder, draws, values["threshold"]))
     if "lower" in run.arrays:
         return _numbers(run, banner)
     text = f"{run.name} is not evaluated yet: use mcrepar evaluate on it, and come back."
@@ -87,7 +88,7 @@ def _classes(run: Run, values: Mapping[str, Any], banner: str) -> Answer:
     )
 
 
-def _code(folder: Path, draws: int, tau: float) -> str:
+def _code(folder: Path, draws: str, tau: float) -> str:
     return f"""from mcrepar import predict
 from mcrepar.workbench.training.setup import open_run
 

@@ -1,0 +1,63 @@
+"""The pass as an ordinary module: the same numbers as predict, and as an ONNX graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mcrepar
+from mcrepar import MethodError, bayesian, calibrate_moments, predict
+from mcrepar.nn import moment_module
+from tests.conftest import seeded
+
+X = torch.randn(4, 2, 8, 8, generator=seeded(0))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 2), nn.GELU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+@pytest.mark.parametrize("fitted", [False, True])
+def test_its_answer_is_that_of_predict(structure, fitted):
+    bnn = bayesian(network(), posterior="normal", structure=structure).calibrate(X)
+    if fitted:
+        calibrate_moments(bnn, X)
+    plain = moment_module(bnn)
+    wanted = predict(bnn, X, draws="moments")
+    mean, variance = plain(X)
+    torch.testing.assert_close(mean, wanted.mean)
+    torch.testing.assert_close(variance, wanted.epistemic)
+    torch.testing.assert_close(plain(X)[1], variance)
+    assert not any(isinstance(m, mcrepar.BayesianModule) for m in plain.modules())
+    again = moment_module(bayesian(network(), posterior="normal", structure=structure).calibrate(X))
+    again.load_state_dict(plain.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch's own
+def test_it_goes_to_onnx(tmp_path):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install mcrepar[export]")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install onnxruntime")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    plain = moment_module(calibrate_moments(bayesian(net, posterior="normal"), X))
+    path = tmp_path / "moments.onnx"
+    shapes = (({0: torch.export.Dim.AUTO},),)
+    torch.onnx.export(plain, (X[:3],), dynamo=True, dynamic_shapes=shapes, verbose=False).save(path)
+    session = runtime.InferenceSession(str(path))
+    got: list[Tensor] = [torch.from_numpy(t) for t in session.run(None, {session.get_inputs()[0].name: X.numpy()})]
+    for ours, wanted in zip(got, plain(X), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_what_is_not_one_network_is_refused():
+    with pytest.raises(MethodError, match="several members"):
+        moment_module(bayesian(nn.Linear(2, 2), structure="rank1", members=2))
+    with pytest.raises(MethodError, match="put together by hand"):
+        moment_module(nn.Sequential(mcrepar.nn.Linear(2, 2)))
