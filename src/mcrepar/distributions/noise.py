@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.quadrature import Grid, Rule, Vector
-from mcrepar.distributions.random import Source
+from mcrepar.distributions.random import Source, Uniforms
 from mcrepar.distributions.special import GammaProduct, gamma_product_moment
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import ParameterError
@@ -247,6 +247,16 @@ class Noise(ABC):
     ) -> list[Tensor]:
         """The same for several tensors of one family, one tensor after the other; arguments as of `draw_rows`."""
         return sample_means.plan(self, taus).draw(source, draws, sum(sizes))  # (sum of sizes,) each
+
+    def split_means(self, source: Source, draws: int, sizes: Sequence[int]) -> list[float | None]:
+        """What `draw_means_of_block` needs to know of each of the blocks of a tensor: nothing, unless it is joint."""
+        return [None] * len(sizes)
+
+    def draw_means_of_block(
+        self, taus: tuple[Monomial, ...], source: Source, draws: int, size: int, share: float | None
+    ) -> Sequence[Tensor | Uniforms]:
+        """One draw of the means for a block of weights of a tensor, with its share from `split_means`."""
+        return sample_means.plan(self, taus).draw(source, draws, size)
 
     # ---- projections onto orthogonal unit vectors: the noise that a dense layer's weights put on its outputs
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.noise import Noise, normal_means, require_positive
 from mcrepar.distributions.quadrature import Curve, Rule
-from mcrepar.distributions.random import Source, total, vector_norm
+from mcrepar.distributions.random import Source, Uniforms, total, vector_norm
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.distributions.statistics import Monomial
 
@@ -90,7 +90,10 @@ class Radial(Noise):
         radius = source.normal(draws).abs_()
         if len(sizes) == 1:
             return radius, radius[:, None]
-        squares = torch.stack([precise.gamma(d / 2, draws) for d in sizes], dim=1)
+        whole = sizes[:-1]  # of one size, mostly
+        equal = [precise.gamma(whole[0] / 2, draws, len(whole))] if len(set(whole)) == 1 else []
+        each = [precise.gamma(d / 2, draws, 1) for d in (sizes[-1:] if equal else sizes)]
+        squares = torch.cat([*equal, *each], dim=1)
         shares = (squares / squares.sum(1, keepdim=True)).sqrt_()
         return radius, (radius[:, None] * shares).to(source.dtype)
 
@@ -149,6 +152,25 @@ class Radial(Noise):
 
         note = "mean xi normal, mean xi^2 = chi^2_M times a Dirichlet vector"
         return sample_means.Core(sample_means.FIRST_TWO, "matched", 30, note, draw)
+
+    def split_means(self, source: Source, draws: int, sizes: Sequence[int]) -> list[float | None]:
+        """The sums of t2 over blocks: chi^2_M / M times the blocks' shares of the Dirichlet vector."""
+        precise, alpha = replace(source, dtype=torch.float64), self._alpha(draws)
+        parts = torch.cat([precise.gamma(alpha * size, 1, normal_from=1e3) for size in sizes])
+        square = precise.gamma(draws / 2, 1, scale=2 / draws, normal_from=1e3)
+        shares: list[float | None] = (parts * (square / parts.sum())).tolist()
+        return shares
+
+    def draw_means_of_block(
+        self, taus: tuple[Monomial, ...], source: Source, draws: int, size: int, share: float | None
+    ) -> Sequence[Tensor | Uniforms]:
+        """Uniform t1 and t2 with the moments of `_core`, which is matched, not exact; t2 sums to the block's share."""
+        assert share is not None
+        t1 = source.uniforms(size, 0.0, 1 / math.sqrt(self.size * draws))
+        bits, scale, offset = source.uniforms(size, 1.0, 1 / math.sqrt(self._alpha(draws)))
+        stretch = share / (offset * size + scale * float(bits.sum()))
+        means = t1, Uniforms(bits, scale * stretch, offset * stretch)
+        return [means[k] for k in sample_means.plan(self, taus).order]
 
     def draw_means_rows(
         self, taus: tuple[Monomial, ...], source: Source, draws: int, sizes: Sequence[int], places: Tensor

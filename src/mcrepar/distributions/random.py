@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +20,12 @@ BOX = 16  # normals that torch makes at once on a CPU
 GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
 
 
-def on_cores(count: int, threads: int, work: Callable[[list[int]], None]) -> None:
+_POOLS: dict[int, ThreadPoolExecutor] = {}  # by their number of threads, which stay; a forked process makes its own
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_POOLS.clear)
+
+
+def on_cores(count: int, threads: int, work: Callable[[Iterable[int]], None]) -> None:
     """Call `work` with shares of the indices 0 ... count - 1, one share per thread.
 
     Args:
@@ -24,23 +33,30 @@ def on_cores(count: int, threads: int, work: Callable[[list[int]], None]) -> Non
         threads: at most this many; 1 works in the calling thread.
         work: on blocks that do not touch one another's results.
     """
-    indices = list(range(count))
-    if threads <= 1:
-        return work(indices)
-    grad, before = torch.is_grad_enabled(), torch.get_num_threads()
+    if threads <= 1 or count <= 1:
+        return work(range(count))
+    grad, shared = torch.is_grad_enabled(), iter(range(count))  # whoever is free takes the next block
 
-    def worker(share: list[int]) -> None:
-        torch.set_num_threads(1)  # of this worker; blocks share the cores, so operations must not
-        with torch.set_grad_enabled(grad):  # grad mode belongs to a thread too
-            work(share)
+    def worker() -> None:
+        with torch.set_grad_enabled(grad):  # grad mode belongs to a thread
+            work(shared)
 
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(worker, indices[k::threads]) for k in range(threads)]:
-                done.result()
-    finally:
-        torch.set_num_threads(before)  # the default of threads that start later
+    for done in [_pool(threads).submit(worker) for _ in range(min(threads, count))]:
+        done.result()
     return None
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that compute on one core each: blocks share the cores, so operations must not."""
+    if threads not in _POOLS:
+        before, started = torch.get_num_threads(), threading.Barrier(threads + 1)
+        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        for _ in range(threads):
+            pool.submit(started.wait)
+        started.wait()
+        torch.set_num_threads(before)  # also the default of threads that start later
+        _POOLS[threads] = pool
+    return _POOLS[threads]
 
 
 def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
@@ -58,6 +74,19 @@ def device_generator(generator: torch.Generator | None, device: torch.device | s
     if generator is None or (generator.device.type, generator.device.index or 0) == (wanted.type, wanted.index or 0):
         return generator
     return torch.Generator(wanted).manual_seed(new_seed(generator, wanted))
+
+
+class Uniforms(NamedTuple):
+    """Uniform numbers of 16 bits, with any mean and standard deviation: value = offset + scale * bits."""
+
+    bits: Tensor
+    scale: float
+    offset: float
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        """As floating-point numbers."""
+        values = (self.bits * self.scale).to(dtype)
+        return values.add_(self.offset) if self.offset else values
 
 
 @dataclass(frozen=True)
@@ -96,6 +125,13 @@ class Source:
         """Uniform on [low, 1)."""
         return self._filled(size, lambda part, generator: part.uniform_(low, 1.0, generator=generator))
 
+    def uniforms(self, size: int, mean: float, std: float) -> Uniforms:
+        """Uniform numbers with this mean and standard deviation, to 16 bits, for a quarter of the random words."""
+        words = torch.empty(-(-size // 4), dtype=torch.int64, device=self.device)
+        bits = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)[:size]
+        scale = std * math.sqrt(12 / (2**32 - 1))  # -2^15 ... 2^15 - 1 have the mean -1/2
+        return Uniforms(bits, scale, mean + scale / 2)
+
     def exponential(self, *size: int) -> Tensor:
         """Exponential of mean 1."""
         return self._filled(size, lambda part, generator: part.exponential_(generator=generator))
@@ -108,7 +144,7 @@ class Source:
         blocks = torch.split(out.view(-1), BLOCK)
         seed = new_seed(self.generator, "cpu")
 
-        def work(share: list[int]) -> None:
+        def work(share: Iterable[int]) -> None:
             generator = torch.Generator()
             for k in share:
                 fill(blocks[k], generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63))

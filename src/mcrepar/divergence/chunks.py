@@ -7,7 +7,7 @@ method that takes it in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -76,7 +76,9 @@ class Chunks:
         for first, radii in self._groups():
             count = self.draws - first if radii is None else len(radii)
 
-            def take(share: list[int], first: int = first, count: int = count, radii: Tensor | None = radii) -> None:
+            def take(
+                share: Iterable[int], first: int = first, count: int = count, radii: Tensor | None = radii
+            ) -> None:
                 generator = torch.Generator(self.device)
                 for index in share:
                     self._take_block(index, blocks[index], first, count, radii, generator, visit)

@@ -43,6 +43,38 @@ class Product:
     t: Number
 
 
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A KL as a sum of products and a constant that are the same at every step.
+
+    Args:
+        products: whose t are numbers.
+        drawn: whose t are means over M draws of the noise, of their statistics tau; none where nothing is drawn.
+        constant: what they lack.
+        draws: M.
+    """
+
+    products: list[Product]
+    drawn: list[Product]
+    constant: float
+    draws: int = 0
+
+    def folded(self, q: Posterior) -> tuple[list[tuple[Factor, Monomial | None]], float]:
+        """Factors that hold all numbers, each with the statistic whose mean is drawn, and the rest over all weights."""
+        factors: list[tuple[Factor, Monomial | None]] = []
+        rest = self.constant
+        for product in (*self.products, *self.drawn):
+            tau = product.entry.tau if product in self.drawn else None
+            known = replace(product, t=1.0) if tau is not None else product
+            coefficient, factor, t = _flattened(q, known, q.loc)
+            number = float(coefficient * factor.factor * t)
+            if tau is None and not (factor.a or factor.b or factor.j):
+                rest += number * q.numel
+            elif number:
+                factors.append((replace(factor, factor=number), tau))
+        return factors, rest
+
+
 def contract(
     q: Posterior,
     products: Sequence[Product],

@@ -28,9 +28,14 @@ def weight_order(q: Posterior, p: Prior) -> Order:
     """The memory order of the parameters, or the logical one where the prior has values for single weights."""
     tensors = [*q.learned, *([q.loc] if isinstance(q.loc, Tensor) else [])]
     tied = p.density.joint or any(t.numel() > 1 for t in p.tensors.values())
-    if tied or any(t.stride() != tensors[0].stride() for t in tensors):
-        return None
+    return None if tied else memory_order(tensors)
+
+
+def memory_order(tensors: Sequence[Tensor]) -> Order:
+    """The order in which tensors of one shape lie in memory, the logical one where they differ."""
     strides = tensors[0].stride()
+    if any(t.stride() != strides for t in tensors):
+        return None
     return sorted(range(len(strides)), key=lambda k: -strides[k])
 
 
@@ -123,7 +128,7 @@ class Sums(torch.autograd.Function):
             jobs = list(zip(ctx.factors, at, weights, strict=True))
             for row, slope in zip(rows, (point.slope_loc, point.slope_scale), strict=True):
                 if row is not None:
-                    _combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
+                    combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
             start = stop
         return None, None, d_loc, d_scale, None, None, None
 
@@ -136,16 +141,16 @@ def block_of(scale: Tensor, max_bytes: int) -> int:
 
 def _points(
     ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int, order: Order
-) -> Iterator[tuple[_Point, list[Number]]]:
+) -> Iterator[tuple[Point, list[Number]]]:
     """The blocks of weights with their t."""
     loc, scale = None if loc is None else flat(loc, order), flat(scale, order)
     for start in range(0, scale.numel(), block):
         cut = slice(start, start + block)
-        point = _Point(None if loc is None else loc[cut], scale[cut], is_log)
+        point = Point(None if loc is None else loc[cut], scale[cut], is_log)
         yield point, [t[cut] if isinstance(t, Tensor) else t for t in ts]
 
 
-class _Point:
+class Point:
     """theta on one block of weights, with the powers that its entries share."""
 
     def __init__(self, loc: Tensor | None, scale: Tensor, is_log: bool) -> None:
@@ -227,11 +232,10 @@ def _scaled(weight: float, parts: list[Tensor], t: Number) -> tuple[float, list[
     return weight * t, parts
 
 
-def _combine(slopes: list[tuple[float, list[Tensor]]], out: Tensor) -> None:
-    """out = sum of weight * product of tensors, in few passes."""
+def combine(slopes: list[tuple[float, list[Tensor]]], out: Tensor, fresh: bool = True) -> None:
+    """out = sum of weight * product of tensors, in few passes; not `fresh`, it is added to."""
     live = [s for s in slopes if s[0]]
     constant = sum(weight for weight, parts in live if not parts)
-    fresh = True
     for weight, parts in live:
         if not parts:
             continue
@@ -261,7 +265,7 @@ def _differentiable(
     grad: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradient as a graph of its own, for double backward."""
-    point = _Point(None if loc is None else flat(loc, order), flat(scale, order), is_log)
+    point = Point(None if loc is None else flat(loc, order), flat(scale, order), is_log)
 
     def slope(parts: list[tuple[float, list[Tensor]]]) -> Tensor:
         total = torch.zeros_like(point.given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
 from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import DEFAULT_BYTES
-from mcrepar.divergence.contraction import Product, contract, slope_entries
+from mcrepar.divergence.contraction import Fixed, Product, contract, slope_entries
 from mcrepar.divergence.estimates import Estimate, Job, contracted, moments
 from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
@@ -149,23 +149,6 @@ def _apply(job: Job, eager: bool) -> Tensor:
     if estimate.error is not None:
         _check_error(job.plan, value, estimate.error, q.numel)
     return 0 - value if p.expected else value  # 0 - 0 is 0, while -0 is -0
-
-
-@dataclass(frozen=True, eq=False)
-class Fixed:
-    """A KL as sum of products and a constant that are the same at every step.
-
-    Args:
-        products: whose t are numbers.
-        drawn: whose t are means over M draws of the noise, of their statistics tau; none where nothing is drawn.
-        constant: what they lack.
-        draws: M.
-    """
-
-    products: list[Product]
-    drawn: list[Product]
-    constant: float
-    draws: int = 0
 
 
 def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> Fixed | None:

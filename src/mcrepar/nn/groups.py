@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.divergence.methods import wide_dtype
+from mcrepar.nn.network_pass import SHARED, NetworkPass
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl
 
@@ -32,7 +32,6 @@ _joined: Callable[[list[Any]], Tensor] = _flatten_dense_tensors
 Names = tuple[str, ...]
 Members = Sequence[tuple[Names, Any]]  # random tensors with all of their names
 Row = tuple[Tensor | None, Tensor]
-_ROWS: ContextVar[dict[tuple[int, ...], Row] | None] = ContextVar("rows that are read once", default=None)
 SMALL = 2**16  # weights of a network on a CPU up to which its tensors are put in rows
 
 
@@ -81,9 +80,10 @@ class Group:
 
     def row(self) -> Row:
         """Locations and log scales of all weights."""
-        shared = None if torch.compiler.is_compiling() else _ROWS.get()
+        shared = None if torch.compiler.is_compiling() else SHARED.get()
         if shared is not None and self.key in shared:
-            return shared[self.key]
+            row: Row = shared[self.key]
+            return row
         log_scale = _joined([tensor.log_scale for tensor in self.tensors])
         found = _joined([tensor.centre for tensor in self.tensors]) if self.located else None, log_scale
         if shared is not None:
@@ -124,11 +124,11 @@ class Group:
 @contextmanager
 def shared_rows() -> Iterator[None]:
     """A context in which no parameter changes: draws and KLs of a group read its row once."""
-    token = _ROWS.set({})
+    token = SHARED.set({})
     try:
         yield
     finally:
-        _ROWS.reset(token)
+        SHARED.reset(token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +146,9 @@ class Layout:
 
     looks: Sequence[Any] = ()
     tensors: Sequence[RandomTensor] = ()
-    drawn: Sequence[Group] = ()
+    drawn: Sequence[Group | NetworkPass] = ()
     drawn_apart: Members = ()
-    summed: Sequence[Group] = ()
+    summed: Sequence[Group | NetworkPass] = ()
     summed_apart: Sequence[RandomTensor] = ()
 
 
@@ -184,8 +184,13 @@ def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
     alone = [part for _, tensor in tensors for part in tensor.tensors]
     host = alone[0].log_scale.device.type == "cpu"
     large = host and sum(part.log_scale.numel() for part in alone) > SMALL
-    if large or any(tensor not in alone for _, tensor in tensors):
+    dtypes = {part.log_scale.dtype for part in alone}
+    halves = len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}
+    if any(tensor not in alone for _, tensor in tensors) or (large and halves):
         return Layout(looks, alone, (), tensors, (), alone)
+    if large:
+        once = NetworkPass.of(tensors)
+        return Layout(looks, alone, (once,), (), (once,) if once.summed else (), () if once.summed else alone)
     drawn, apart = _sorted(tensors, _family)
     summed: list[Group] = []
     for group in drawn:

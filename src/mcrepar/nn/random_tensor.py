@@ -21,8 +21,9 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, N
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.fused import unflat
-from mcrepar.divergence.kl import Fixed, apply_plan, check_finite, fixed_products
+from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.errors import McreparError, MethodError

@@ -34,21 +34,13 @@ def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | No
     factors: dict[Key, list[float]] = defaultdict(lambda: [0.0] * len(tensors))
     total, draws = 0.0, 0
     for k, tensor in enumerate(tensors):
-        found, loc = tensor.fixed_products(), tensor.posterior.loc
+        found = tensor.fixed_products()
         if found is None:
             return None
-        total, draws = total + found.constant, found.draws
-        for product in (*found.products, *found.drawn):
-            entry, center, drawn = product.entry, float(product.center), product in found.drawn
-            t = 1.0 if drawn else product.t
-            factor, a = float(product.coefficient * entry.factor * t), entry.loc_power
-            if not isinstance(loc, Tensor):
-                factor, a = factor * (loc - center) ** a, 0
-            powers = a, entry.scale_power, entry.log_power, center if a or entry.log_power else 0.0
-            if drawn or any(powers[:3]):
-                factors[entry.tau if drawn else None, powers][k] += factor
-            else:
-                total += factor * tensor.log_scale.numel()
+        each, rest = found.folded(tensor.posterior)
+        total, draws = total + rest, found.draws
+        for f, tau in each:
+            factors[tau, (f.a, f.b, f.j, f.center if f.a or f.j else 0.0)][k] += f.factor
     live = {key: _per_weight(numbers, tensors) for key, numbers in factors.items() if any(numbers)}
     taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
     sizes = [tensor.log_scale.numel() for tensor in tensors]

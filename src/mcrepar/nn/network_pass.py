@@ -1,0 +1,114 @@
+"""The random tensors of a large network on a CPU: drawn, summed and differentiated in one pass.
+
+It stands in a `Layout` where a small network has its groups. Compiled and mapped functions, and parameters that are no
+plain tensors, go through the tensors one by one instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcrepar.divergence.joint_pass import Recipe, Theta, run
+from mcrepar.nn.random_tensor import RandomTensor
+
+Names = tuple[str, ...]
+SHARED: ContextVar[dict[tuple[int, ...], Any] | None] = ContextVar("what a step computes once", default=None)
+BUCKET = 2**22  # weights whose gradients leave together where processes exchange them while others are computed
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkPass:
+    """The tensors with one pass.
+
+    Args:
+        tensors: in their order in the network, of one dtype.
+        names: of each of them there.
+        recipes: of each of them.
+        summed: whether the recipes have the KLs.
+    """
+
+    tensors: Sequence[RandomTensor]
+    names: Sequence[Names]
+    recipes: Sequence[Recipe]
+    summed: bool
+
+    @classmethod
+    def of(cls, members: Sequence[tuple[Names, RandomTensor]]) -> NetworkPass:
+        """The pass of these tensors, which sums their KLs where all of them are fixed contractions."""
+        tensors, recipes = [tensor for _, tensor in members], []
+        fixed = [tensor.fixed_products() for tensor in tensors]
+        for tensor, found in zip(tensors, fixed, strict=True):
+            q = tensor.posterior
+            recipe = Recipe(q.noise, q.form)
+            if found is not None:
+                factors, rest = found.folded(q)
+                recipe = replace(recipe, factors=factors, rest=rest, draws=found.draws)
+            recipes.append(recipe)
+        return cls(tensors, [names for names, _ in members], recipes, None not in fixed)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells it from groups and other passes."""
+        return (id(self),)
+
+    def draw(self, generator: torch.Generator | None = None, draws: int | None = None) -> dict[str, Tensor]:
+        """Fresh weights by their names; with `draws` (draws, *shape) each. Inside `shared`, the KL is summed too."""
+        if draws:
+            rows = [self.draw(generator) for _ in range(draws)]
+            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        if not self._plain() or (shared is None and torch.is_grad_enabled()):  # the pass saves parameters for backward
+            return {
+                n: w
+                for names, t in zip(self.names, self.tensors, strict=True)
+                for w in [t.draw(generator)]
+                for n in names
+            }
+        beside = self.summed and shared is not None and self.key not in shared
+        found, kl = self._run(True, beside, generator)
+        if beside and shared is not None:
+            shared[self.key] = kl
+        whole = [tensor.whole(w) for tensor, w in zip(self.tensors, found, strict=True)]
+        return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
+
+    def divergence(self, generator: torch.Generator | None = None) -> Tensor:
+        """The sum of the KLs, in float64: the one that was summed beside a draw, where there is one."""
+        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        if shared is not None and self.key in shared:
+            found: Tensor = shared[self.key]
+            return found
+        if not self._plain():
+            return torch.stack([tensor.divergence(None, generator) for tensor in self.tensors]).sum()
+        return self._run(False, True, generator)[1]
+
+    def _run(self, sample: bool, summed: bool, generator: torch.Generator | None) -> tuple[list[Tensor], Tensor]:
+        weights: list[Tensor] = []
+        kls: list[Tensor] = []
+        for thetas, recipes in self._buckets():
+            chosen = recipes if summed else [replace(r, factors=(), rest=0.0) for r in recipes]
+            found, kl = run(thetas, chosen, sample, generator)
+            weights += found
+            kls.append(kl)
+        return weights, kls[0] if len(kls) == 1 else torch.stack(kls).sum()
+
+    def _buckets(self) -> Iterator[tuple[list[Theta], list[Recipe]]]:
+        """All tensors at once; in a group of processes runs of them, so that gradients are exchanged meanwhile."""
+        sizes = [tensor.log_scale.numel() for tensor in self.tensors]
+        ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        every = zip(self.tensors, self.recipes, ends, strict=True)
+        for _, bucket in groupby(every, lambda one: one[2] // BUCKET if several else 0):
+            pairs = list(bucket)
+            yield [(tensor.centre, tensor.log_scale) for tensor, _, _ in pairs], [recipe for _, recipe, _ in pairs]
+
+    def _plain(self) -> bool:
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        return all(type(tensor.log_scale) in (Tensor, nn.Parameter) for tensor in self.tensors)

@@ -1,0 +1,139 @@
+"""Large networks, whose tensors are drawn and summed in one pass; tiny ones are taken for large here."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+import mcrepar
+from mcrepar.nn import groups
+from mcrepar.nn.groups import shared_rows
+from mcrepar.nn.network_pass import NetworkPass
+from mcrepar.nn.random_tensor import random_tensors
+from tests.conftest import seeded
+from tests.nn.networks import Tied
+
+FAMILIES = [("radial", "normal"), ("normal", "normal"), ("laplace", "normal"), ("gamma", "gamma"),
+            ("lognormal", "lognormal")]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_large(monkeypatch):
+    monkeypatch.setattr(groups, "SMALL", 0)
+
+
+def network(posterior: str = "radial", prior: object = "normal", **options) -> mcrepar.BayesianModule:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    return mcrepar.bayesian(net, posterior, prior, signs="keep", **options)
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(5, 4, generator=seeded(1), dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+
+
+def general_step(bnn, weights, x, y) -> list[torch.Tensor]:
+    """The gradients of the objective at these weights, tensor by tensor."""
+    again, kl = {}, 0.0
+    for names, tensor in random_tensors(bnn).items():
+        q, w = tensor.posterior, weights[names[0]].detach()
+        w = w if tensor.signs is None else w * tensor.signs
+        xi = ((q.form.outer.inverse(w) - q.loc) / q.scale).detach()
+        again |= dict.fromkeys(names, tensor.whole(q.weights(xi)))
+        kl = kl + tensor.divergence()
+    loss = F.cross_entropy(functional_call(bnn.net, again, (x,), tie_weights=False), y) + kl / 100
+    return list(torch.autograd.grad(loss, list(bnn.parameters())))
+
+
+@pytest.mark.parametrize(("posterior", "prior"), FAMILIES)
+def test_a_step_has_the_gradients_of_the_general_path(posterior, prior):
+    bnn, (x, y) = network(posterior, prior), data()
+    assert isinstance(bnn.groups.of(bnn).drawn[0], NetworkPass)
+    torch.manual_seed(3)
+    mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss.backward()
+    torch.manual_seed(3)
+    with shared_rows():
+        weights = bnn.draw()
+    found = [p.grad for p in bnn.parameters()]
+    torch.testing.assert_close(found, general_step(bnn, weights, x, y), rtol=1e-8, atol=1e-10)
+
+
+def test_tied_weights_are_drawn_once():
+    bnn = mcrepar.bayesian(Tied().double(), "normal")
+    with shared_rows():
+        weights = bnn.draw()
+    assert weights["embedding.weight"] is weights["head.weight"]
+    x = torch.tensor([[1, 2], [3, 4]])
+    loss = mcrepar.elbo(bnn, "categorical", x, x, data_size=10, output=lambda u: u.transpose(1, 2)).loss
+    loss.backward()
+    assert all(bool(p.grad.isfinite().all()) for p in bnn.parameters())
+
+
+@pytest.mark.parametrize("prior", [mcrepar.prior("normal", scale="learned"), mcrepar.prior("laplace")])
+def test_a_kl_that_the_pass_does_not_cover_is_added_tensor_by_tensor(prior):
+    bnn, (x, y) = network("normal", prior), data()
+    layout = bnn.groups.of(bnn)
+    assert layout.drawn[0].tensors
+    assert not layout.summed
+    mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss.backward()
+    assert all(bool(p.grad.any()) for p in bnn.parameters())
+
+
+def test_families_of_several_kinds_share_the_pass():
+    bnn, (x, y) = network(overrides={"2.*": {"posterior": "normal"}}), data()
+    torch.manual_seed(3)
+    e = mcrepar.elbo(bnn, "categorical", x, y, data_size=100)
+    torch.testing.assert_close(e.kl, sum(t.divergence() for t in random_tensors(bnn).values()))
+    e.loss.backward()
+    torch.manual_seed(3)
+    with shared_rows():
+        found = general_step(bnn, bnn.draw(), x, y)
+    torch.testing.assert_close([p.grad for p in bnn.parameters()], found, rtol=1e-8, atol=1e-10)
+
+
+def test_buckets_of_a_group_of_processes_change_nothing_but_the_noise(monkeypatch):
+    from mcrepar.nn import network_pass
+
+    bnn, (x, y) = network(), data()
+    monkeypatch.setattr(network_pass, "BUCKET", 10)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    once = bnn.groups.of(bnn).drawn[0]
+    assert len(list(once._buckets())) > 2
+    torch.manual_seed(3)
+    e = mcrepar.elbo(bnn, "categorical", x, y, data_size=100)
+    e.loss.backward()
+    torch.manual_seed(3)
+    with shared_rows():
+        found = general_step(bnn, bnn.draw(), x, y)
+    torch.testing.assert_close([p.grad for p in bnn.parameters()], found, rtol=1e-8, atol=1e-10)
+
+
+def test_a_generator_decides_and_several_draws_share_one_kl():
+    bnn, (x, y) = network(n_mc_iter=100), data()
+    twin = copy.deepcopy(bnn)
+    first, second = (
+        mcrepar.elbo(net, "categorical", x, y, data_size=100, draws=3, generator=seeded(4)) for net in (bnn, twin)
+    )
+    assert torch.equal(first.loss, second.loss)
+    first.loss.backward()
+    assert all(bool(p.grad.isfinite().all()) for p in bnn.parameters())
+
+
+def test_outside_of_a_step_draws_and_kl_are_apart_and_without_gradients_draws_are_a_pass():
+    bnn = network()
+    drawn = bnn.draw()
+    assert "_Moved" in str(drawn["0.weight"].grad_fn)
+    with torch.no_grad():
+        assert torch.equal(bnn.draw(seeded(1))["0.weight"], bnn.draw(seeded(1))["0.weight"])
+    torch.testing.assert_close(bnn.kl(), sum(t.divergence() for t in random_tensors(bnn).values()))
+
+
+def test_second_derivatives_of_a_step():
+    bnn, (x, y) = network("normal"), data()
+    loss = mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss
+    parameters = list(bnn.parameters())
+    slopes = torch.autograd.grad(loss, parameters, create_graph=True)
+    torch.autograd.grad(sum((s**2).sum() for s in slopes), parameters)
