@@ -95,15 +95,18 @@ def refuse(
 
 def waits(device: torch.device) -> bool:
     """Whether a number of this device may be read now: on the CPU, outside of a step, and inside `at_once`."""
-    return device.type == "cpu" or _STEP.get() is None or _AT_ONCE.get()
+    return device.type == "cpu" or torch.compiler.is_compiling() or _STEP.get() is None or _AT_ONCE.get()
 
 
 @contextlib.contextmanager
 def step(owner: nn.Module) -> Iterator[Record]:
     """A context in which checks on a device are noted for a network; inside another one it is that one's."""
+    if torch.compiler.is_compiling():  # a graph has no contexts
+        yield Record()
+        return
     outer = _STEP.get()
-    if outer is not None or torch.compiler.is_compiling():
-        yield outer or Record()
+    if outer is not None:
+        yield outer
         return
     record = _RECORDS.setdefault(owner, Record())
     record.zeroed.clear()

@@ -122,9 +122,15 @@ def _nll_and_kl(
     if draws is None:
         nll = _expected_nll(bnn, chosen, (args, kwargs), y, output, last_layer_draws)
         return nll, total_kl(bnn, generator=generator)
-    nlls = []
-    with shared_rows() if bnn is random[0] else contextlib.nullcontext():  # a wrapper may run it in a region of its own
-        alike = draws > 1 and last_layer_draws is None and type(chosen) in LIKELIHOODS.values()
+    nlls, eager = [], not torch.compiler.is_compiling()
+    if not eager and generator is not None:
+        torch._dynamo.graph_break(
+            msg="elbo(generator=...) seeds the default RNG, which no graph does: leave out fullgraph=True, or call "
+            "torch.manual_seed before the step"
+        )
+    shared = eager and bnn is random[0]  # a wrapper may run it in a region of its own
+    with shared_rows() if shared else contextlib.nullcontext():
+        alike = eager and draws > 1 and last_layer_draws is None and type(chosen) in LIKELIHOODS.values()
         stack = _outputs_at_once(bnn, draws, args, kwargs, output, generator) if alike else None
         for _ in range(draws if stack is None else 1):
             if stack is not None:

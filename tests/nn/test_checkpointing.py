@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mcrepar
 from mcrepar import MethodError, bayesian
-from mcrepar.nn import swap
+from mcrepar.nn import checkpointing
 from tests.conftest import seeded
 
 X = torch.randn(4, 5, 8, generator=seeded(1), dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_reentrant_regions_inside_a_network_are_refused(name):
 
 
 def test_without_a_way_to_find_the_region_it_is_refused(monkeypatch):
-    monkeypatch.setattr(swap, "_frame", lambda: None)
+    monkeypatch.setattr(checkpointing, "_frame", lambda: None)
     with pytest.raises(MethodError, match="running a Linear outside of its Bayesian neural network"):
         gradients(built("dense", **APART))
 
@@ -177,7 +177,7 @@ def test_a_frozen_network_in_a_region_stays_frozen_in_the_backward():
 
 def test_other_hooks_of_saved_tensors_are_no_regions():
     with save_on_cpu():
-        assert swap._frame() is None
+        assert checkpointing._frame() is None
         for a, b in zip(gradients(built("dense")), gradients(built("dense", **APART)), strict=True):
             torch.testing.assert_close(a, b)
 
@@ -186,11 +186,11 @@ def test_a_foreign_network_that_checkpoints_itself():
     hf = pytest.importorskip("transformers", reason="transformers is not installed: pip install mcrepar[peers]")
     tokens = torch.randint(1, 20, (4, 8), generator=seeded(2))
     found = []
-    for checkpointing in (False, True):
+    for whether in (False, True):
         torch.manual_seed(0)
         config = hf.GPT2Config(vocab_size=20, n_embd=16, n_layer=2, n_head=2, n_positions=8, use_cache=False)
         net = hf.GPT2LMHeadModel(config)
-        if checkpointing:
+        if whether:
             net.gradient_checkpointing_enable({"use_reentrant": False})
         bnn = bayesian(net).train()
         torch.manual_seed(1)

@@ -227,7 +227,7 @@ class GammaPower(Noise):
         if self.factor != 1:
             g.mul_(self.factor)
         limits = torch.finfo(source.dtype)
-        return g.clamp_(limits.tiny, limits.max)  # small shapes underflow; log xi and 1/xi stay finite
+        return g.clamp(limits.tiny, limits.max)  # small shapes underflow; log xi and 1/xi stay finite
 
     @property
     def _density(self) -> tuple[float, Terms]:

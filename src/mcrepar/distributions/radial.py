@@ -65,7 +65,7 @@ class Radial(Noise):
         z = source.normal(draws, size)
         if radius is None:
             radius = source.normal(draws).abs_()
-        norm = vector_norm(z).clamp_(min=torch.finfo(source.dtype).tiny)
+        norm = vector_norm(z).clamp(min=torch.finfo(source.dtype).tiny)
         return z.mul_((radius / norm).to(source.dtype)[:, None])
 
     def draw_rows(self, source: Source, draws: int, sizes: Sequence[int], places: Tensor) -> Tensor:

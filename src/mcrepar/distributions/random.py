@@ -59,6 +59,19 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return _POOLS[threads]
 
 
+def transformed() -> bool:
+    """Whether a graph is compiled or torch.func transforms a function: operations are plain torch then, one by one."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def _mapped() -> bool:
+    """Whether it is vmap."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    return torch._C._functorch.TransformType.Vmap in kinds
+
+
 def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
     """One number of `generator` (or of the CPU's default RNG, not to wait for a device) that seeds others."""
     where = generator.device if generator is not None else "cpu"
@@ -138,8 +151,9 @@ class Source:
 
     def _filled(self, size: tuple[int, ...], fill: Callable[[Tensor, torch.Generator | None], Tensor]) -> Tensor:
         """A tensor of draws: many of them on all cores, the same numbers whatever the number of cores."""
-        out = torch.empty(size, dtype=self.dtype, device=self.device)
-        if out.numel() <= ALONE or out.device.type != "cpu" or torch.compiler.is_compiling():
+        new = torch.rand if _mapped() else torch.empty  # vmap gives rows numbers of their own in a tensor of rows only
+        out = new(size, dtype=self.dtype, device=self.device)
+        if out.numel() <= ALONE or out.device.type != "cpu" or transformed():
             return fill(out, self.generator)
         blocks = torch.split(out.view(-1), BLOCK)
         seed = new_seed(self.generator, "cpu")

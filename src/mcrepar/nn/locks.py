@@ -6,6 +6,7 @@ Invariants:
 - `SEEDING` is held while the default RNGs are seeded for one forward of `elbo(..., generator=...)`: there is one
   default RNG for all threads.
 - `MODES` is held while layers around Bayesian ones, which have no lock, are switched to eval mode or back.
+- `FREEZING` is held while the contexts in which a network is frozen are counted.
 - `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none,
   and gives back those that its own thread took.
 
@@ -79,7 +80,7 @@ def locked(locks: Iterable[Lock]) -> Iterator[None]:
         yield
 
 
-SEEDING, MODES = Lock(), Lock()
+SEEDING, MODES, FREEZING = Lock(), Lock(), Lock()
 
 
 # ---- forks

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from mcrepar import checks
 from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.random import transformed
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
+from mcrepar.nn.checkpointing import remember_as
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS, least_noisy
 from mcrepar.nn.groups import Groups
@@ -25,8 +27,9 @@ from mcrepar.nn.locks import note_training
 from mcrepar.nn.options import check_place, check_structure, chosen_options
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
+from mcrepar.nn.row_divergence import plain_kl, settle
 from mcrepar.nn.select import Overrides, Place, Select, selected, spread, watch_optimizers
-from mcrepar.nn.swap import Draw, Slots, freeze_copy, frozen_weights, held, plain_copy, remember_as, run
+from mcrepar.nn.swap import Draw, Slots, freeze_copy, frozen_weights, held, plain_copy, run
 from mcrepar.validation import check_generator, whole_number
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ class BayesianModule(nn.Module):
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
         self.calibration, self.groups = Calibration(net), Groups()
+        settle(self)
 
     def __repr__(self) -> str:
         with self.slots.lock, self.slots.shown():
@@ -110,6 +114,8 @@ class BayesianModule(nn.Module):
             where = None if generator is None else generator.device
             several = self.members > 1
             member = int(torch.randint(self.members, (), generator=generator, device=where)) if several else 0
+        if transformed():  # which needs no rows
+            return each_named(self, lambda tensor: tensor.draw(generator, member))
         layout = self.groups.of(self)
         drawn = [group.draw(generator) for group in layout.drawn]
         drawn += [dict.fromkeys(names, tensor.draw(generator, member)) for names, tensor in layout.drawn_apart]
@@ -162,6 +168,8 @@ class BayesianModule(nn.Module):
             generator: the source of the noise, of any device; None is the default RNG.
         """
         check_generator(generator)
+        if transformed() and method is None and n_mc_iter is None:
+            return plain_kl(self, generator)
         layout = self.groups.of(self)
         summed, apart = layout.summed, layout.summed_apart
         if method is not None or n_mc_iter is not None:
@@ -198,6 +206,7 @@ class BayesianModule(nn.Module):
     def set_extra_state(self, state: object) -> None:
         """What `load_state_dict` brings; estimators and the forward stay as this network has them."""
         unpack(random_tensors(self), self.calibration, state)
+        settle(self)
 
 
 def _infinite(apart: Sequence[RandomTensor], parts: Sequence[Tensor], known: Sequence[RandomTensor]) -> McreparError:

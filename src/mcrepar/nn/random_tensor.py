@@ -20,6 +20,7 @@ from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, Constraint, Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.fused import unflat
@@ -86,6 +87,7 @@ class RandomTensor(nn.Module):
         self.options = options
         self.hold = hold
         self.plan: Plan | None = None  # of the pair, which never changes
+        self.settled: Callable[[Posterior, torch.Generator | None], Tensor] | None = None  # the KL in a compiled graph
         self.register_buffer("held", None if hold is None else values.detach()[hold].clone())
         row, values = options.posterior.row, without_row(values.detach(), hold)
         keep = row.support.lower >= 0 and options.signs == "keep"
@@ -161,7 +163,7 @@ class RandomTensor(nn.Module):
         """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
         q = self.posterior
         p = self.prior(q)
-        return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator)
+        return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator, transformed())
 
     def planned(self, q: Posterior, p: Prior) -> Plan:
         """The plan of the pair, made once."""
@@ -192,9 +194,12 @@ class RandomTensor(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
         """Fresh weights, differentiable in the learned parameters; there is one member only."""
+        if transformed():  # what is saved for the backward is then torch's choice
+            v = self.log_scale.exp() * self.noise(generator)
+            return self.whole(self.options.posterior.form.outer.apply(v if self.centre is None else self.centre + v))
         with torch.no_grad():
             moved = self.noise(generator).mul_(self.log_scale.exp())
-        v: Tensor = _Moved.apply(self.centre, self.log_scale, moved)  # type: ignore[no-untyped-call]
+        v = _Moved.apply(self.centre, self.log_scale, moved)  # type: ignore[no-untyped-call]
         return self.whole(self.options.posterior.form.outer.apply(v))
 
     @property
@@ -230,6 +235,8 @@ class RandomTensor(nn.Module):
         w = w if self.signs is None else w * self.signs
         if self.held is None:
             return w
+        if transformed():
+            return torch.cat([w[: self.hold], self.held.unsqueeze(0), w[self.hold :]])
         whole: Tensor = _WithRow.apply(w, self.held, self.hold)  # type: ignore[no-untyped-call]
         return whole
 

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import mul
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
@@ -17,7 +19,11 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.fused import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
-from mcrepar.nn.random_tensor import RandomTensor
+from mcrepar.errors import MethodError
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+
+if TYPE_CHECKING:
+    from mcrepar.nn.module import BayesianModule
 
 Divergence = Callable[[Posterior, torch.Generator | None], Tensor]
 Powers = tuple[int, float, int, float]  # a, b, j and c of (loc - c)^a scale^b (log scale - c)^j
@@ -73,6 +79,53 @@ def elementwise_kl(first: RandomTensor) -> Divergence | None:
         return None
     plan = first.planned(q, first.prior(q))
     return lambda row, generator: apply_plan(plan, row, p, estimator, generator)
+
+
+# ---- compiled, or transformed by torch.func
+
+
+def settle(bnn: BayesianModule) -> None:
+    """Decide how every tensor's KL is computed by plain operations, in a compiled graph for instance."""
+    for tensor in random_tensors(bnn).values():
+        for part in tensor.tensors:
+            fixed = part.fixed_products()
+            part.settled = None if fixed is None or fixed.drawn else fixed_kl([part], torch.empty(0))
+
+
+def plain_kl(bnn: BayesianModule, generator: torch.Generator | None) -> Tensor:
+    """The KL of a network by plain operations, unchecked: tensor by tensor, by fixed products where that can be."""
+    tensors = [part for tensor in random_tensors(bnn).values() for part in tensor.tensors]
+    parts = [_own_kl(tensor, generator) for tensor in tensors]
+    return (sum(parts[1:], parts[0]) / max(bnn.members, 1)).to(wide_dtype(tensors[0].log_scale.dtype))
+
+
+def _own_kl(tensor: RandomTensor, generator: torch.Generator | None) -> Tensor:
+    if tensor.settled is None and not torch.compiler.is_compiling():
+        try:
+            return tensor.divergence(generator=generator)
+        except RuntimeError as error:
+            raise MethodError(
+                f"the KL of {tensor.name} in a transform of torch.func",
+                f"its estimator has a backward of its own, or looks at values ({error})",
+                "kl_method='direct', or a prior with a tuple, such as 'normal'",
+            ) from error
+    if tensor.settled is None:
+        torch._dynamo.graph_break(
+            msg=f"the KL of {tensor.name} looks at values or draws noise in Python, outside of a graph: leave out "
+            "fullgraph=True, or use kl_method='exact' with a prior whose parameters are numbers"
+        )
+        return _outside_of_a_graph(tensor, generator)
+    wide, template = wide_dtype(tensor.log_scale.dtype), tensor.options.posterior
+    loc = None if tensor.centre is None else tensor.centre.to(wide)
+    fixed = template.fixed if tensor.loc is not None or loc is None else {**template.fixed, "loc": loc}
+    learned = None if tensor.loc is None else loc
+    q = Posterior(template.row, fixed, template.noise, learned, None, tensor.log_scale.to(wide))
+    return tensor.settled(q, generator)
+
+
+@_disable_dynamo
+def _outside_of_a_graph(tensor: RandomTensor, generator: torch.Generator | None) -> Tensor:
+    return tensor.divergence(generator=generator)
 
 
 def _contracted(

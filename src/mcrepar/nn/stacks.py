@@ -20,10 +20,11 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.calibration import complete
+from mcrepar.nn.checkpointing import running
 from mcrepar.nn.groups import SMALL
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import one_draw
-from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, running, swapped
+from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
 
 MAX_BYTES = 2**26  # of the weights and activations of a stack
 LARGE = 2**20  # bytes of an activation from which one sample keeps a core busy by itself

@@ -1,8 +1,6 @@
 """How a sample of the weights enters a network and leaves it again.
 
-The places of random weights are empty but while the network runs, so no weight is stored twice. Activation
-checkpointing runs parts of a network a second time, in the backward, when the sample is gone: such a region is kept
-together with its sample. This is done for use_reentrant=False, whose frame can be found; others are refused.
+The places of random weights are empty but while the network runs, so no weight is stored twice.
 """
 
 from __future__ import annotations
@@ -21,17 +19,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.locks import Lock, own_mode
+from mcrepar.nn.checkpointing import remember, running
+from mcrepar.nn.locks import FREEZING, Lock, own_mode
 from mcrepar.nn.select import Place
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
 Draw = Mapping[str, Tensor]
-Around = Callable[..., Any]  # around(run, *args): run(*args) in the surroundings of its first run
 
 _FROZEN: ContextVar[tuple[tuple[WeakSet[BayesianModule], Draw], ...]] = ContextVar("frozen draws", default=())
-_RUN: ContextVar[tuple[Any, Around | None] | None] = ContextVar("the forward that runs", default=None)
 
 
 # ---- running
@@ -41,12 +38,8 @@ def run(bnn: BayesianModule, weights: Draw, *args: Any, **kwargs: Any) -> Any:
     """The network's output for the given weights (and norm statistics)."""
     if torch.compiler.is_compiling():  # a graph has no lock, and takes the weights as its input
         return swapped(bnn, weights, args, kwargs)
-    with bnn.slots.lock, own_mode(bnn):
-        token = _RUN.set((_frame(), partial(_again, bnn, weights)))
-        try:
-            return swapped(bnn, weights, args, kwargs)
-        finally:
-            _RUN.reset(token)
+    with bnn.slots.lock, own_mode(bnn), running(partial(_again, bnn, weights)):
+        return swapped(bnn, weights, args, kwargs)
 
 
 def swapped(bnn: BayesianModule, weights: Draw, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -79,15 +72,28 @@ def alone(bnn: BayesianModule) -> Iterator[None]:
 @contextlib.contextmanager
 def held(bnn: BayesianModule, weights: Draw) -> Iterator[None]:
     """A context in which a network runs on these weights (and norm statistics), taken as they are."""
-    token = _FROZEN.set((*_FROZEN.get(), (WeakSet([bnn]), weights)))
+    owners = WeakSet([bnn])
+    token = _FROZEN.set((*_FROZEN.get(), (owners, weights)))
+    with FREEZING:
+        bnn.slots.freezes += 1
     try:
         yield
     finally:
         _FROZEN.reset(token)
+        with FREEZING:
+            for owner in owners:
+                owner.slots.freezes -= 1
 
 
 def frozen_weights(bnn: BayesianModule) -> Draw | None:
     """The weights at which this thread has frozen a network; None where it is random."""
+    if not bnn.slots.freezes:  # a compiled graph looks at this number, and not at contexts
+        return None
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(
+            msg="a frozen network has its weights from a context, which no graph has: leave out fullgraph=True, or "
+            "compile bnn.to_module(draw)"
+        )
     return next((weights for owners, weights in reversed(_FROZEN.get()) if bnn in owners), None)
 
 
@@ -96,6 +102,8 @@ def freeze_copy(bnn: BayesianModule, twin: BayesianModule) -> None:
     for owners, _ in _FROZEN.get():
         if bnn in owners:
             owners.add(twin)
+            with FREEZING:
+                twin.slots.freezes += 1
 
 
 def plain_copy(bnn: BayesianModule, weights: Draw) -> nn.Module:
@@ -176,12 +184,16 @@ class Slots:
         for owner, slots in random.items():
             owner.register_forward_pre_hook(Guard(tuple(slots)))
         self.second = frozenset(second)  # second names of one slot: filled twice, it would keep the first sample
+        self.freezes = 0  # contexts of all threads in which the network is frozen
         self.homes = {name: slot(net, name) for name in self.names}
         self.net, self.lock = net, Lock()
         self.links = _links(net, self.names)
         self.derived = [(module, name, t.detach()) for module in net.modules() for name, t in _derived(module).items()]
         self.recurrent = [module for module in net.modules() if isinstance(module, nn.RNNBase)]
         self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "freezes": 0}
 
     def first_names(self, weights: Draw) -> dict[str, Tensor]:
         """The weights, each slot once."""
@@ -279,10 +291,6 @@ class _Region(nn.Module):
         return self.call(*args)
 
 
-class _Again(partial[Any]):
-    """A region that has its surroundings."""
-
-
 def _again(bnn: BayesianModule, weights: Draw, region: Callable[..., Any], *args: Any) -> None:
     """Run a part of the network once more on the same weights."""
     slots = {f"net.{name}": w for name, w in bnn.slots.first_names(weights).items()}
@@ -291,49 +299,3 @@ def _again(bnn: BayesianModule, weights: Draw, region: Callable[..., Any], *args
             functional_call(_Region(bnn.net, region), slots, args, tie_weights=False)
         finally:
             bnn.slots.forget()
-
-
-@contextlib.contextmanager
-def running(again: Around | None) -> Iterator[None]:
-    """A forward whose regions run again by `again`; None refuses them, with a RuntimeError."""
-    token = _RUN.set((_frame(), again))
-    try:
-        yield
-    finally:
-        _RUN.reset(token)
-
-
-def remember() -> None:
-    """Let the region around this line run again on the same weights, if the region lies inside a forward."""
-    frame, now = _frame(), _RUN.get()
-    if frame is None or now is None or frame is now[0]:
-        return
-    if now[1] is None:
-        raise RuntimeError("the weights of this region do not outlive it")
-    _surround(frame, now[1])
-
-
-def remember_as(again: Around) -> None:
-    """Let the region around this line run again by `again`."""
-    frame = _frame()
-    if frame is not None:
-        _surround(frame, again)
-
-
-def _surround(frame: Any, again: Around) -> None:
-    if not isinstance(frame.recompute_fn, _Again):
-        frame.recompute_fn = _Again(again, frame.recompute_fn)
-
-
-def _frame() -> Any:
-    """The frame of the checkpointed region that runs for the first time around this line; None outside of one.
-
-    torch has no public way to ask: where the hooks of another torch look different, there is no region, and what runs
-    again is refused.
-    """
-    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    top = hooks(True) if hooks is not None and torch.is_grad_enabled() else None
-    if top is None:
-        return None
-    cells = getattr(top[0], "__closure__", None) or ()
-    return next((c.cell_contents for c in cells if type(c.cell_contents).__name__ == "_CheckpointFrame"), None)

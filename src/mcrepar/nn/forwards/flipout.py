@@ -45,7 +45,7 @@ def _signs(like: Tensor, channel: int) -> Tensor:
     """A random sign per example and channel."""
     shape = [1] * like.dim()
     shape[0], shape[channel] = like.shape[0], like.shape[channel]
-    return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_().mul_(2).sub_(1)
+    return torch.full(shape, 0.5, dtype=like.dtype, device=like.device).bernoulli().mul_(2).sub_(1)
 
 
 run = partial(run_layers, _output)

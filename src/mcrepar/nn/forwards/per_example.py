@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
 from mcrepar.nn import swap
+from mcrepar.nn.checkpointing import running
 from mcrepar.nn.select import Place
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _by_vmap(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
         return swap.swapped(bnn, weights, inside, named)
 
     # a checkpointed region is run by the loop too: inside vmap it could not keep its weights
-    with contextlib.suppress(RuntimeError, ValueError), swap.running(None):
+    with contextlib.suppress(RuntimeError, ValueError), running(None):
         return vmap(one, in_dims=dims, randomness="different")(stacked, *data.leaves)
     return None
 
