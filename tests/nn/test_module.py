@@ -369,7 +369,7 @@ def test_a_method_and_its_draws_replace_only_themselves(own, asked, runs, struct
     for place in ("random_tensor", "row_divergence"):
         monkeypatch.setattr(
             f"mcrepar.nn.{place}.apply_plan",
-            lambda plan, q, p, estimator, generator: seen.append(estimator) or run(plan, q, p, estimator, generator),
+            lambda plan, q, p, estimator, *rest: seen.append(estimator) or run(plan, q, p, estimator, *rest),
         )
     bnn.kl(**asked)
     kl(nn.Sequential(bnn), **asked)

@@ -87,9 +87,9 @@ def held(bnn: BayesianModule, weights: Draw) -> Iterator[None]:
 
 def frozen_weights(bnn: BayesianModule) -> Draw | None:
     """The weights at which this thread has frozen a network; None where it is random."""
-    if not bnn.slots.freezes:  # a compiled graph looks at this number, and not at contexts
-        return None
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # a graph looks at a number, and not at contexts
+        if not bnn.slots.freezes:
+            return None
         torch._dynamo.graph_break(
             msg="a frozen network has its weights from a context, which no graph has: leave out fullgraph=True, or "
             "compile bnn.to_module(draw)"
