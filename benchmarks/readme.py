@@ -83,7 +83,22 @@ def step_block(found: dict[str, Any]) -> list[str]:
         "what being Bayesian adds, in multiples of drawing every weight once, and the step over the deterministic one:"
     )
     table = ["| KL | memory layout | adds | target | step |", "|---|---|---|---|---|", *rows]
-    return [head, "", *table, "", f"Predictions over as many deterministic forwards: {predicts}."]
+    lines = [head, "", *table, "", f"Predictions over as many deterministic forwards: {predicts}."]
+    return lines + (["", *_small_network(found["small network"])] if "small network" in found else [])
+
+
+def _small_network(found: dict[str, Any]) -> list[str]:
+    """What a network of 50 units costs, where time is spent between operations."""
+    head = (
+        "An MLP of 50 units (13-50-1, batch 100, Adam, one thread), where time is spent between operations and not in "
+        "them: a step over the deterministic one, and `predict` over as many forwards:"
+    )
+    rows = [f"| step, {name} | **{ratio:.1f}x** |" for name, ratio in found["step over deterministic"].items()]
+    rows.append(f"| `predict(bnn, x, draws=100)` | **{found['predict over forwards']:.2f}x** |")
+    took = ", ".join(f"`{name}` {found['microseconds'][name]:.0f}" for name in ("bnn(x)", "kl(bnn)"))
+    forward, step = (found["microseconds"][name] for name in ("forward", "deterministic"))
+    last = f"In microseconds: {took}; a deterministic forward {forward:.0f}, a deterministic step {step:.0f}."
+    return [head, "", "| what | takes |", "|---|---|", *rows, "", last]
 
 
 def peers_block(found: dict[str, Any]) -> list[str]:

@@ -1,9 +1,10 @@
 """One training step of a Bayesian PreActResNet-18 against the same deterministic one.
 
-python benchmarks/step.py [--quick] [--out FOLDER]
+python benchmarks/step.py [--quick] [--small] [--out FOLDER]
 
 What being Bayesian adds is given in multiples of drawing every weight once, within one run, in both memory layouts.
-Steps of one round are compared with one another, for the machine's speed drifts from round to round.
+Steps of one round are compared with one another, for the machine's speed drifts from round to round. A network of 50
+units, on one thread, shows what is spent between operations; --small measures it alone and keeps the other numbers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "stats, M = 1000": {"kl_method": "stats", "n_mc_iter": 1000},
     "stats, M = 10^6": {"kl_method": "stats", "n_mc_iter": 10**6},
 }
+SMALL = {"radial, exact": ("radial", {}), "normal, exact": ("normal", {}),
+         "radial, stats, M = 1000": ("radial", {"kl_method": "stats", "n_mc_iter": 1000}),
+         "normal, local": ("normal", {"forward": "local"})}  # fmt: skip
 TARGETS = {"exact": 3.0, "stats, M = 1000": 5.5, "stats, M = 10^6": 5.5}
 
 
@@ -114,32 +118,92 @@ def over_forwards(times: Timings) -> dict[str, float]:
     return {name: statistics.median(r) for name, r in ratios.items() if name != "forwards"}
 
 
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
+
+
+def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
+    def runs() -> None:
+        for _ in range(times):
+            run()
+
+    return runs
+
+
+def small(quick: bool) -> dict[str, Any]:
+    """Steps and a prediction of an MLP of 50 units on 100 examples, on one thread, over the deterministic ones."""
+    threads, rounds, times = torch.get_num_threads(), 2 if quick else 60, 2 if quick else 50
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    x, y, plain, likelihood = torch.randn(100, 13), torch.randn(100, 1), mlp(), mcrepar.likelihoods.Normal()
+    bnns = {name: mcrepar.bayesian(mlp(), posterior, **options) for name, (posterior, options) in SMALL.items()}
+    runs = {"deterministic": step_of(plain, lambda: F.mse_loss(plain(x), y))}
+    for name, bnn in bnns.items():
+
+        def loss(bnn: nn.Module = bnn) -> Tensor:
+            return mcrepar.elbo(bnn, likelihood, x, y, data_size=1000).loss
+
+        runs[name] = step_of(bnn, loss)
+    first = bnns["radial, exact"]
+    runs |= {
+        "forward": torch.no_grad()(lambda: plain(x)),
+        "bnn(x)": lambda: first(x),
+        "kl(bnn)": lambda: mcrepar.kl(first),
+    }
+    cases = {name: repeated(run, times) for name, run in runs.items()}
+    cases["predict, 100 draws"] = lambda: mcrepar.predict(first, x, draws=100)
+    cases["100 forwards"] = repeated(runs["forward"], 100)
+    found = take_turns(cases, rounds, warm_up=3)
+    torch.set_num_threads(threads)
+
+    def over(name: str, base: str) -> float:
+        return statistics.median(a / b for a, b in zip(found[name]["each"], found[base]["each"], strict=True))
+
+    return {
+        "machine": {**machine(), "threads": 1},
+        "step over deterministic": {name: over(name, "deterministic") for name in SMALL},
+        "predict over forwards": over("predict, 100 draws", "100 forwards"),
+        "microseconds": {name: 1e6 * found[name]["median"] / times for name in runs},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small network, few rounds: a smoke test")
+    parser.add_argument("--small", action="store_true", help="the small network alone, among numbers that are there")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     if options.quick and options.out == parser.get_default("out"):
         parser.error("--quick numbers must not replace measured ones: give --out")
     options.out.mkdir(parents=True, exist_ok=True)
-    found_on, rounds = machine(), 1 if options.quick else 15
+    file = options.out / "step.json"
+    if options.small:
+        found = {**(json.loads(file.read_text()) if file.exists() else {}), "small network": small(options.quick)}
+    else:
+        found = whole(options.quick)
+    file.write_text(json.dumps(found, indent=2) + "\n")
+    if options.out == parser.get_default("out"):
+        readme.rewrite("step")
+    for key in ("added", "predict over forwards", "small network"):
+        print(json.dumps({key: found.get(key)}, indent=2))
+
+
+def whole(quick: bool) -> dict[str, Any]:
+    """All that is measured."""
+    found_on, rounds = machine(), 1 if quick else 15
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-    times = {name: steps(options.quick, layout, rounds) for name, layout in layouts.items()}
-    images = (64, 32) if options.quick else (512, 32)
-    predicted = {f"{n} images": prediction(options.quick, n, 1 if options.quick else 3) for n in images}
-    found = {
-        "quick": options.quick,
+    times = {name: steps(quick, layout, rounds) for name, layout in layouts.items()}
+    images = (64, 32) if quick else (512, 32)
+    predicted = {f"{n} images": prediction(quick, n, 1 if quick else 3) for n in images}
+    return {
+        "quick": quick,
         "machine": found_on,
         "batch": BATCH,
         "added": {name: added(t) for name, t in times.items()},
         "predict over forwards": {name: over_forwards(t) for name, t in predicted.items()},
+        "small network": small(quick),
         "seconds": {**times, "prediction": predicted},
     }
-    (options.out / "step.json").write_text(json.dumps(found, indent=2) + "\n")
-    if options.out == parser.get_default("out"):
-        readme.rewrite("step")
-    for key in ("added", "predict over forwards"):
-        print(json.dumps({key: found[key]}, indent=2))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,17 @@ def test_quick_run_reports_every_case(tmp_path):
     for cases in found["predict over forwards"].values():
         assert set(cases) == {"predict", "predict, calibrated on 32 images"}
         assert min(cases.values()) > 0
+    assert min(found["small network"]["step over deterministic"].values()) > 1
+    assert found["small network"]["predict over forwards"] > 0
+
+
+def test_the_small_network_alone_keeps_the_other_numbers(tmp_path):
+    (tmp_path / "step.json").write_text('{"added": {}, "predict over forwards": {}}')
+    command = [sys.executable, str(BENCHMARK), "--quick", "--small", "--out", str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True, timeout=300)
+    found = json.loads((tmp_path / "step.json").read_text())
+    assert found["added"] == {}
+    assert set(found["small network"]["microseconds"]) >= {"deterministic", "bnn(x)", "kl(bnn)"}
 
 
 def test_a_quick_run_does_not_replace_measured_numbers():
