@@ -145,11 +145,8 @@ def small(quick: bool) -> dict[str, Any]:
 
         runs[name] = step_of(bnn, loss)
     first = bnns["radial, exact"]
-    runs |= {
-        "forward": torch.no_grad()(lambda: plain(x)),
-        "bnn(x)": lambda: first(x),
-        "kl(bnn)": lambda: mcrepar.kl(first),
-    }
+    runs["forward"] = torch.no_grad()(lambda: plain(x))
+    runs |= {"bnn(x)": lambda: first(x), "kl(bnn)": lambda: mcrepar.kl(first)}
     cases = {name: repeated(run, times) for name, run in runs.items()}
     cases["predict, 100 draws"] = lambda: mcrepar.predict(first, x, draws=100)
     cases["100 forwards"] = repeated(runs["forward"], 100)

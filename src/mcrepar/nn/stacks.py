@@ -33,8 +33,9 @@ COPIES = 3  # of the largest activation that a forward holds at once
 
 def draws_at_once(bnn: nn.Module, batches: Batches, draws: int, output: Output) -> int:
     """How many draws of a prediction run at once: some of a small network, which is tried on the first batch."""
-    small = isinstance(bnn, BayesianModule) and bnn.groups.of(bnn).drawn
-    first = next(iter(batches), None) if small and draws > 1 else None
+    if draws == 1 or not isinstance(bnn, BayesianModule) or _weights(bnn) > SMALL:
+        return 1
+    first = next(iter(batches), None)
     return 1 if first is None else min(draws, stack_size(bnn, *first, output))
 
 
@@ -66,15 +67,14 @@ def stack_size(
     if not isinstance(bnn, BayesianModule) or frozen_weights(bnn) is not None or bnn.calibration.kept is not None:
         return 1
     with alone(bnn):  # in the mode in which it will run
-        weights = sum(tensor.log_scale.nbytes for tensor in bnn.groups.of(bnn).tensors)
         leaves, _ = pytree.tree_flatten((args, dict(kwargs)))
         shapes = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         look = [(m, m.training, vars(m).get("forward")) for m in bnn.net.modules()], shapes, torch.is_grad_enabled()
-        if _refused(bnn) or weights > SMALL * 4:
+        if _refused(bnn) or _weights(bnn) > SMALL:
             return 1
         if bnn.groups.tried is None or bnn.groups.tried[0] != look:
             bnn.groups.tried = look, _largest(bnn, args, kwargs, output)
-    largest = bnn.groups.tried[1]
+    largest, weights = bnn.groups.tried[1], 8 * _weights(bnn)
     return 1 if largest is None or largest > LARGE else max(1, (max_bytes or MAX_BYTES) // (weights + COPIES * largest))
 
 
@@ -107,6 +107,10 @@ def run_stack(
     draws = [{name: w[k] for name, w in stack.items()} for k in range(len(next(iter(stack.values()))))]
     outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
     return torch.stack([the_tensor(out, output) for out in outs])
+
+
+def _weights(bnn: BayesianModule) -> int:
+    return sum(tensor.log_scale.numel() for tensor in bnn.groups.of(bnn).tensors)
 
 
 def _refused(bnn: BayesianModule) -> bool:
