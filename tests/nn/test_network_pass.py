@@ -137,3 +137,25 @@ def test_second_derivatives_of_a_step():
     parameters = list(bnn.parameters())
     slopes = torch.autograd.grad(loss, parameters, create_graph=True)
     torch.autograd.grad(sum((s**2).sum() for s in slopes), parameters)
+
+
+def test_memory_is_used_again_only_where_nobody_looks_at_it():
+    bnn = network()
+    with torch.no_grad():
+        first = bnn.draw(seeded(1))
+        kept = {name: w.clone() for name, w in first.items()}
+        place = bnn.draw(seeded(2))["0.weight"].data_ptr()
+        assert place != first["0.weight"].data_ptr()
+        assert bnn.draw(seeded(3))["0.weight"].data_ptr() == place
+    assert all(torch.equal(w, kept[name]) for name, w in first.items())
+
+
+def test_two_steps_before_their_backwards_keep_their_samples():
+    bnn, (x, y) = network(), data()
+    torch.manual_seed(3)
+    losses = [mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss for _ in range(2)]
+    found = torch.autograd.grad(losses[0], list(bnn.parameters()))
+    torch.manual_seed(3)
+    twin = copy.deepcopy(bnn)
+    alone = mcrepar.elbo(twin, "categorical", x, y, data_size=100).loss
+    torch.testing.assert_close(found, torch.autograd.grad(alone, list(twin.parameters())))

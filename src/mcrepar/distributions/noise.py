@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.quadrature import Grid, Rule, Vector
-from mcrepar.distributions.random import Source, Uniforms
+from mcrepar.distributions.random import Source
 from mcrepar.distributions.special import GammaProduct, gamma_product_moment
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import ParameterError
@@ -37,6 +37,7 @@ class Noise(ABC):
         joint: whether the coordinates of xi depend on one another.
         projects: whether `project` and `project_means` exist.
         joins: whether `draw_rows` draws for several tensors at once, although the noise is joint.
+        redraws: whether to draw means of a block again costs less than to keep them.
     """
 
     positive: ClassVar[bool] = False
@@ -44,6 +45,7 @@ class Noise(ABC):
     joint: ClassVar[bool] = False
     projects: ClassVar[bool] = False
     joins: ClassVar[bool] = False
+    redraws: ClassVar[bool] = False
 
     # ---- what a distribution says of itself
 
@@ -254,7 +256,7 @@ class Noise(ABC):
 
     def draw_means_of_block(
         self, taus: tuple[Monomial, ...], source: Source, draws: int, size: int, share: float | None
-    ) -> Sequence[Tensor | Uniforms]:
+    ) -> list[Tensor]:
         """One draw of the means for a block of weights of a tensor, with its share from `split_means`."""
         return sample_means.plan(self, taus).draw(source, draws, size)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.noise import Noise, normal_means, require_positive
 from mcrepar.distributions.quadrature import Curve, Rule
-from mcrepar.distributions.random import Source, Uniforms, total, vector_norm
+from mcrepar.distributions.random import Source, total, vector_norm
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.distributions.statistics import Monomial
 
@@ -52,6 +52,7 @@ class Radial(Noise):
     joint: ClassVar[bool] = True
     projects: ClassVar[bool] = True
     joins: ClassVar[bool] = True
+    redraws: ClassVar[bool] = True
 
     size: int
 
@@ -163,13 +164,13 @@ class Radial(Noise):
 
     def draw_means_of_block(
         self, taus: tuple[Monomial, ...], source: Source, draws: int, size: int, share: float | None
-    ) -> Sequence[Tensor | Uniforms]:
+    ) -> list[Tensor]:
         """Uniform t1 and t2 with the moments of `_core`, which is matched, not exact; t2 sums to the block's share."""
         assert share is not None
-        t1 = source.uniforms(size, 0.0, 1 / math.sqrt(self.size * draws))
-        bits, scale, offset = source.uniforms(size, 1.0, 1 / math.sqrt(self._alpha(draws)))
-        stretch = share / (offset * size + scale * float(bits.sum()))
-        means = t1, Uniforms(bits, scale * stretch, offset * stretch)
+        t1 = source.quick(size).mul_(1 / math.sqrt(self.size * draws))
+        t2, spread = source.quick(size), 1 / math.sqrt(self._alpha(draws))
+        stretch = share / (size + spread * t2.sum().item())
+        means = t1, t2.mul_(spread * stretch).add_(stretch)
         return [means[k] for k in sample_means.plan(self, taus).order]
 
     def draw_means_rows(

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,19 +88,6 @@ def device_generator(generator: torch.Generator | None, device: torch.device | s
     return torch.Generator(wanted).manual_seed(new_seed(generator, wanted))
 
 
-class Uniforms(NamedTuple):
-    """Uniform numbers of 16 bits, with any mean and standard deviation: value = offset + scale * bits."""
-
-    bits: Tensor
-    scale: float
-    offset: float
-
-    def values(self, dtype: torch.dtype) -> Tensor:
-        """As floating-point numbers."""
-        values = (self.bits * self.scale).to(dtype)
-        return values.add_(self.offset) if self.offset else values
-
-
 @dataclass(frozen=True)
 class Source:
     """Where random numbers come from; nothing global is touched when a generator is given.
@@ -138,12 +124,11 @@ class Source:
         """Uniform on [low, 1)."""
         return self._filled(size, lambda part, generator: part.uniform_(low, 1.0, generator=generator))
 
-    def uniforms(self, size: int, mean: float, std: float) -> Uniforms:
-        """Uniform numbers with this mean and standard deviation, to 16 bits, for a quarter of the random words."""
+    def quick(self, size: int) -> Tensor:
+        """Uniform numbers of mean 0 and variance 1, to 16 bits: four of a random word."""
         words = torch.empty(-(-size // 4), dtype=torch.int64, device=self.device)
         bits = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)[:size]
-        scale = std * math.sqrt(12 / (2**32 - 1))  # -2^15 ... 2^15 - 1 have the mean -1/2
-        return Uniforms(bits, scale, mean + scale / 2)
+        return bits.to(self.dtype).add_(0.5).mul_(math.sqrt(12 / (2**32 - 1)))  # from -2^15 to 2^15 - 1
 
     def exponential(self, *size: int) -> Tensor:
         """Exponential of mean 1."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from mcrepar.distributions.forms import Form
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import Number
-from mcrepar.distributions.random import GOLDEN, Source, Uniforms, new_seed, on_cores
+from mcrepar.distributions.random import GOLDEN, Source, new_seed, on_cores
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.fused import Factor, Order, Point, combine, empty_like, flat, memory_order, unflat
 
@@ -52,6 +53,11 @@ class Recipe:
         """The statistics whose means are drawn."""
         return tuple(dict.fromkeys(tau for _, tau in self.factors if tau is not None))
 
+    def summands(self, means: Sequence[Tensor]) -> list[tuple[Factor, Number]]:
+        """The factors with their t, from those that are drawn."""
+        drawn = dict(zip(self.taus, means, strict=True))
+        return [(f, 1.0 if tau is None else drawn[tau]) for f, tau in self.factors]
+
     def sample(self, source: Source, point: Point, radius: Tensor | None, out: Tensor) -> None:
         """f(loc + scale * xi) on a block."""
         xi = self.noise._sample(source, 1, point.size, radius)[0]
@@ -75,7 +81,11 @@ class Recipe:
 
 
 def run(
-    thetas: Sequence[Theta], recipes: Sequence[Recipe], sample: bool, generator: torch.Generator | None
+    thetas: Sequence[Theta],
+    recipes: Sequence[Recipe],
+    sample: bool,
+    generator: torch.Generator | None,
+    rooms: list[list[Tensor]] | None = None,
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The weights of every tensor (none without `sample`), and the sum of the KLs in float64.
 
@@ -84,9 +94,11 @@ def run(
         recipes: of every tensor.
         sample: whether weights are drawn.
         generator: decides all noise, by one number.
+        rooms: where memory of weights is left for the next pass, which takes what nobody else looks at any more: new
+            memory costs as much as the noise.
     """
     drawn = sample or any(recipe.taus for recipe in recipes)
-    walk = Walk(recipes, sample, new_seed(generator, "cpu") if drawn else 0)
+    walk = Walk(recipes, sample, new_seed(generator, "cpu") if drawn else 0, rooms if rooms is not None else [])
     *weights, kl = _Pass.apply(walk, *(x for theta in thetas for x in theta))  # type: ignore[no-untyped-call]
     return tuple(weights), kl
 
@@ -98,10 +110,12 @@ class Walk:
     recipes: Sequence[Recipe]
     sample: bool
     seed: int
+    rooms: list[list[Tensor]]
     dtype: torch.dtype = torch.float32
     orders: list[Order] = field(default_factory=list)
     blocks: list[tuple[int, slice]] = field(default_factory=list)
-    means: list[Sequence[Tensor | Uniforms]] = field(default_factory=list)
+    shares: list[float | None] = field(default_factory=list)
+    means: list[list[Tensor]] = field(default_factory=list)
 
     def forward(self, thetas: Sequence[Theta]) -> tuple[list[Tensor], float]:
         """The weights, and the sum of the KLs."""
@@ -110,11 +124,11 @@ class Walk:
             size = log_scale.numel()
             self.blocks += [(k, slice(a, min(a + BLOCK, size))) for a in range(0, size, BLOCK)]
         rows = self._rows(thetas)
-        weights = [empty_like(x, o) for (_, x), o in zip(thetas, self.orders, strict=True)] if self.sample else []
+        weights = self._weights([x for _, x in thetas]) if self.sample else []
         targets = [flat(w, o) for w, o in zip(weights, self.orders, strict=False)]
-        self.means = [()] * len(self.blocks)
+        self.means = [[] for _ in self.blocks]
         self.dtype = rows[0][1].dtype
-        radii, shares = self._splits()
+        radii = self._splits()
         sums = [0.0] * len(self.blocks)
 
         def work(share: Iterable[int]) -> None:
@@ -123,14 +137,12 @@ class Walk:
             for b in share:
                 k, cut = self.blocks[b]
                 recipe, point = self.recipes[k], _point(rows[k], cut)
-                generator.manual_seed((self.seed + GOLDEN * (b + 1)) % 2**63)
                 if self.sample:
+                    generator.manual_seed((self.seed + GOLDEN * (b + 1)) % 2**63)
                     recipe.sample(source, point, radii[b], targets[k][cut])
-                if recipe.taus:
-                    self.means[b] = recipe.noise.draw_means_of_block(
-                        recipe.taus, source, recipe.draws, point.size, shares[b]
-                    )
-                sums[b] = math.fsum(point.sum(f, t).item() for f, t in self._summands(k, [b]))
+                means = self._drawn(b, source)
+                self.means[b] = [] if recipe.noise.redraws else means
+                sums[b] = math.fsum(point.sum(f, t).item() for f, t in recipe.summands(means))
 
         with torch.no_grad():
             on_cores(len(self.blocks), torch.get_num_threads(), work)
@@ -146,12 +158,14 @@ class Walk:
         into = [(flat(a, o), flat(b, o)) for a, b, o in zip(d_locs, d_scales, self.orders, strict=True)]
 
         def work(share: Iterable[int]) -> None:
+            source = Source(self.dtype, "cpu", torch.Generator())
             for b in share:
                 k, cut = self.blocks[b]
                 point, d_loc, d_scale = _point(rows[k], cut), into[k][0][cut], into[k][1][cut]
                 if self.sample:
                     self.recipes[k].pull_back(point, values[k][cut], d_loc, d_scale)
-                jobs = [(f, t, slope) for f, t in self._summands(k, [b])] if slope else []
+                means = self.means[b] or self._drawn(b, source)
+                jobs = [(f, t, slope) for f, t in self.recipes[k].summands(means)] if slope else []
                 if point.loc is not None:
                     combine([point.slope_loc(*job) for job in jobs], d_loc, fresh=False)
                 combine([point.slope_scale(*job) for job in jobs], d_scale, fresh=not self.sample)
@@ -165,24 +179,48 @@ class Walk:
         every = [(loc, x, o) for (loc, x), o in zip(thetas, self.orders, strict=True)]
         return [(None if loc is None else flat(loc.detach(), o), flat(x.detach(), o)) for loc, x, o in every]
 
-    def _summands(self, k: int, blocks: Sequence[int]) -> list[tuple[Factor, Number]]:
-        """The factors of a tensor with their t on some of its blocks."""
-        parts = [[t.values(self.dtype) if isinstance(t, Uniforms) else t for t in self.means[b]] for b in blocks]
-        joined = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
-        means = dict(zip(self.recipes[k].taus, joined, strict=True))
-        return [(f, 1.0 if tau is None else means[tau]) for f, tau in self.recipes[k].factors]
+    def _weights(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """Memory for the weights; what a pass before left is used again where nothing else refers to it."""
+        try:
+            before = self.rooms.pop()  # no other thread finds it now
+        except IndexError:
+            before = []
+        out = []
+        for room, x, order in zip_longest(before[: len(like)], like, self.orders):
+            wanted = empty_like(x, order)  # costs nothing before it is written
+            if room is not None and room.stride() == wanted.stride() and room.shape == x.shape and _free(room):
+                wanted.set_(room.untyped_storage(), 0, room.shape, room.stride())
+            out.append(wanted)
+        self.rooms[:] = [[w.detach() for w in out]]
+        return out
 
-    def _splits(self) -> tuple[list[Tensor | None], list[float | None]]:
+    def _drawn(self, b: int, source: Source) -> list[Tensor]:
+        """The means on a block, the same whenever they are drawn."""
+        k, cut = self.blocks[b]
+        recipe = self.recipes[k]
+        if not recipe.taus:
+            return []
+        assert source.generator is not None
+        source.generator.manual_seed((self.seed + GOLDEN * (b + 1 + len(self.blocks))) % 2**63)
+        size = cut.stop - cut.start
+        return recipe.noise.draw_means_of_block(recipe.taus, source, recipe.draws, size, self.shares[b])
+
+    def means_of(self, k: int) -> list[Tensor]:
+        """The means on a whole tensor."""
+        source = Source(self.dtype, "cpu", torch.Generator())
+        parts = [self.means[b] or self._drawn(b, source) for b, (owner, _) in enumerate(self.blocks) if owner == k]
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    def _splits(self) -> list[Tensor | None]:
         """What the blocks of joint noise share of one draw: their norms, and the sums of their means."""
         radii: list[Tensor | None] = []
-        shares: list[float | None] = []
         source = Source(self.dtype, "cpu", torch.Generator().manual_seed(self.seed))
         for k, recipe in enumerate(self.recipes):
             sizes = [cut.stop - cut.start for i, cut in self.blocks if i == k]
             split = recipe.noise.split(source, 1, sizes) if self.sample else None
             radii += [None] * len(sizes) if split is None else list(split[1].unbind(1))
-            shares += recipe.noise.split_means(source, recipe.draws, sizes) if recipe.taus else [None] * len(sizes)
-        return radii, shares
+            self.shares += recipe.noise.split_means(source, recipe.draws, sizes) if recipe.taus else [None] * len(sizes)
+        return radii
 
     def _target(self, k: int, like: Tensor, grads: list[Tensor | None]) -> Tensor:
         """A tensor in the order of memory that holds the weights' gradient and may be changed."""
@@ -195,6 +233,12 @@ class Walk:
 
 def _point(row: Theta, cut: slice) -> Point:
     return Point(None if row[0] is None else row[0][cut], row[1][cut], True)
+
+
+def _free(room: Tensor) -> bool:
+    """Whether no other tensor has this memory."""
+    storage = room.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) <= 2  # the tensor and `storage`
 
 
 def _owned(grad: Tensor) -> bool:
@@ -249,8 +293,7 @@ def _differentiable(
             if outer.derivative is not None:
                 slopes = slopes * outer.derivative(outer.apply(moved if point.loc is None else point.loc + moved))
             found = [slopes, slopes * moved]
-        blocks = [b for b, (owner, _) in enumerate(walk.blocks) if owner == k]
-        jobs = walk._summands(k, blocks) if slope is not None else []
+        jobs = walk.recipes[k].summands(walk.means_of(k)) if slope is not None else []
         for f, t in jobs:
             for place, (number, parts) in enumerate((point.slope_loc(f, t, 1.0), point.slope_scale(f, t, 1.0))):
                 if number and slope is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -32,12 +32,14 @@ class NetworkPass:
         names: of each of them there.
         recipes: of each of them.
         summed: whether the recipes have the KLs.
+        rooms: memory of weights, by bucket.
     """
 
     tensors: Sequence[RandomTensor]
     names: Sequence[Names]
     recipes: Sequence[Recipe]
     summed: bool
+    rooms: dict[int, list[list[Tensor]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, members: Sequence[tuple[Names, RandomTensor]]) -> NetworkPass:
@@ -93,7 +95,7 @@ class NetworkPass:
         kls: list[Tensor] = []
         for thetas, recipes in self._buckets():
             chosen = recipes if summed else [replace(r, factors=(), rest=0.0) for r in recipes]
-            found, kl = run(thetas, chosen, sample, generator)
+            found, kl = run(thetas, chosen, sample, generator, self.rooms.setdefault(len(kls), []))
             weights += found
             kls.append(kl)
         return weights, kls[0] if len(kls) == 1 else torch.stack(kls).sum()
