@@ -159,3 +159,28 @@ def test_two_steps_before_their_backwards_keep_their_samples():
     twin = copy.deepcopy(bnn)
     alone = mcrepar.elbo(twin, "categorical", x, y, data_size=100).loss
     torch.testing.assert_close(found, torch.autograd.grad(alone, list(twin.parameters())))
+
+
+def test_a_backward_that_may_be_repeated_leaves_the_weights_as_they_are():
+    bnn, (x, y) = network(), data()
+    loss, parameters = mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss, list(bnn.parameters())
+    first = torch.autograd.grad(loss, parameters, retain_graph=True)
+    kept = [slope.clone() for slope in first]
+    second = torch.autograd.grad(loss, parameters)
+    torch.testing.assert_close(first, second)
+    mcrepar.elbo(bnn, "categorical", x, y, data_size=100).loss.backward()
+    torch.testing.assert_close(list(second), kept)  # a gradient on the memory of weights is not overwritten
+
+
+def test_gradients_add_up_over_steps():
+    bnn, (x, y) = network(), data()
+    twin = copy.deepcopy(bnn)
+    for net, count in ((bnn, 2), (twin, 1)):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            mcrepar.elbo(net, "categorical", x, y, data_size=100).loss.backward()
+            if count == 1 and seed == 0:
+                before = [p.grad.clone() for p in net.parameters()]
+                net.zero_grad()
+    found = [p.grad for p in bnn.parameters()]
+    torch.testing.assert_close(found, [a + p.grad for a, p in zip(before, twin.parameters(), strict=True)])

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.noise import Noise, normal_means, require_positive
 from mcrepar.distributions.quadrature import Curve, Rule
-from mcrepar.distributions.random import Source, total, vector_norm
+from mcrepar.distributions.random import BITS_STD, Source, total, vector_norm
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct, gamma_ratio, polygamma
 from mcrepar.distributions.statistics import Monomial
 
@@ -167,10 +167,10 @@ class Radial(Noise):
     ) -> list[Tensor]:
         """Uniform t1 and t2 with the moments of `_core`, which is matched, not exact; t2 sums to the block's share."""
         assert share is not None
-        t1 = source.quick(size).mul_(1 / math.sqrt(self.size * draws))
-        t2, spread = source.quick(size), 1 / math.sqrt(self._alpha(draws))
-        stretch = share / (size + spread * t2.sum().item())
-        means = t1, t2.mul_(spread * stretch).add_(stretch)
+        first, second = 1 / math.sqrt(self.size * draws) / BITS_STD, 1 / math.sqrt(self._alpha(draws)) / BITS_STD
+        t1, t2 = source.bits(size).mul_(first).add_(first / 2), source.bits(size)
+        stretch = share / (size * (1 + second / 2) + second * t2.sum().item())
+        means = t1, t2.mul_(second * stretch).add_(stretch * (1 + second / 2))
         return [means[k] for k in sample_means.plan(self, taus).order]
 
     def draw_means_rows(

@@ -27,6 +27,7 @@ from mcrepar.divergence.fused import Factor, Order, Point, combine, empty_like, 
 
 BLOCK = 2**16  # weights: a handful of float32 temporaries fit into the cache of a core
 REFERENCES = 4  # of Python to a gradient that nobody else looks at
+SAVED = 3  # tensors on the memory of weights that the network has let go of: in the graph, out of it, and in `rooms`
 Theta = tuple[Tensor | None, Tensor]  # loc, learned or fixed, and log_scale
 
 
@@ -151,10 +152,14 @@ class Walk:
     def backward(
         self, thetas: Sequence[Theta], weights: Sequence[Tensor], grads: list[Tensor | None], slope: float
     ) -> list[tuple[Tensor, Tensor]]:
-        """d_loc, in the memory of the weights' gradient where nobody else looks at it, and d_log_scale."""
+        """d_loc in the memory of the weights' gradient, d_log_scale in that of the weights, if nobody else has them."""
         rows, values = self._rows(thetas), [flat(w, o) for w, o in zip(weights, self.orders, strict=False)]
         d_locs = [self._target(k, x, grads) for k, (_, x) in enumerate(thetas)]
-        d_scales = [empty_like(x, o) for (_, x), o in zip(thetas, self.orders, strict=True)]
+        again = self.sample and not torch._C._autograd._get_current_graph_task_keep_graph()
+        d_scales = [
+            _again(weights[k]) if again and _free(weights[k], SAVED) else empty_like(x, self.orders[k])
+            for k, (_, x) in enumerate(thetas)
+        ]
         into = [(flat(a, o), flat(b, o)) for a, b, o in zip(d_locs, d_scales, self.orders, strict=True)]
 
         def work(share: Iterable[int]) -> None:
@@ -189,7 +194,7 @@ class Walk:
         for room, x, order in zip_longest(before[: len(like)], like, self.orders):
             wanted = empty_like(x, order)  # costs nothing before it is written
             if room is not None and room.stride() == wanted.stride() and room.shape == x.shape and _free(room):
-                wanted.set_(room.untyped_storage(), 0, room.shape, room.stride())
+                wanted = _again(room)
             out.append(wanted)
         self.rooms[:] = [[w.detach() for w in out]]
         return out
@@ -235,10 +240,15 @@ def _point(row: Theta, cut: slice) -> Point:
     return Point(None if row[0] is None else row[0][cut], row[1][cut], True)
 
 
-def _free(room: Tensor) -> bool:
-    """Whether no other tensor has this memory."""
+def _free(room: Tensor, known: int = 1) -> bool:
+    """Whether no other tensor has this memory than those that are known."""
     storage = room.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata) <= 2  # the tensor and `storage`
+    return torch._C._storage_Use_Count(storage._cdata) <= known + 1  # and `storage`
+
+
+def _again(room: Tensor) -> Tensor:
+    """A tensor of its own on the memory of another."""
+    return torch.empty(0, dtype=room.dtype).set_(room.untyped_storage(), 0, room.shape, room.stride())
 
 
 def _owned(grad: Tensor) -> bool:
@@ -247,7 +257,7 @@ def _owned(grad: Tensor) -> bool:
     return (
         storage.nbytes() == grad.nbytes
         and grad._use_count() == 1  # type: ignore[attr-defined]
-        and torch._C._storage_Use_Count(storage._cdata) <= 2  # the tensor and `storage`
+        and _free(grad, 2)
         and sys.getrefcount(grad) <= REFERENCES
     )
 
