@@ -44,16 +44,19 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
 def _factored(
     func: Any, x: Tensor, xv: Tensor | None, weight: MomentTensor, channel: int, rest: Any, named: Any
 ) -> tuple[Tensor, Tensor]:
-    """r o (Wbar (s o x)): Var u = s_v (x^2 + x_v) + s^2 x_v, and of r o z likewise."""
+    """r o (Wbar (s o x)): Var u = s_v (x^2 + x_v) + s^2 x_v, and of r o z likewise.
+
+    E r and E s are inside the weights of both calls: with p = r_v / r^2 it is Var y = p y^2 + (1 + p) r^2 z_v.
+    """
     assert weight.factors is not None
-    wbar, (r, rv), (s, sv) = weight.factors.weight, weight.factors.outputs, weight.factors.inputs
+    (r, rv), (s, sv) = weight.factors.outputs, weight.factors.inputs
     s, sv = (_along(t, x, channel) for t in (s, sv))
-    uv = x * x * sv
-    if xv is not None:
-        uv = torch.addcmul(uv, xv, sv + s * s)
-    z, zv = func(x * s, wbar, None, *rest, **named), func(uv, wbar * wbar, None, *rest, **named)
-    r, rv = (_along(t, z, channel) for t in (r, rv))
-    return r * z, torch.addcmul(zv * (rv + r * r), z * z, rv)
+    uv = _sum([x * x * sv] if xv is None else [x * x * sv, xv * (sv + s * s)])
+    y = func(x, weight.expectation, None, *rest, **named)
+    yv = func(uv, weight.factors.weight.square(), None, *rest, **named)
+    r, rv = (_along(t, y, channel) for t in (r, rv))
+    share = rv / (r * r).clamp_min(torch.finfo(r.dtype).tiny ** 0.5)
+    return y, torch.addcmul(yv * (rv + r * r), y * y, share)
 
 
 def _along(values: Tensor, like: Tensor, channel: int) -> Tensor:
