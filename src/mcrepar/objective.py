@@ -128,7 +128,8 @@ def _nll_and_kl(
             msg="elbo(generator=...) seeds the default RNG, which no graph does: leave out fullgraph=True, or call "
             "torch.manual_seed before the step"
         )
-    shared = eager and bnn is random[0]  # a wrapper may run it in a region of its own
+    inner = bnn.module if isinstance(bnn, nn.parallel.DistributedDataParallel) else bnn
+    shared = eager and inner is random[0]  # another wrapper may run it in a region of its own
     with shared_rows() if shared else contextlib.nullcontext():
         alike = eager and draws > 1 and last_layer_draws is None and type(chosen) in LIKELIHOODS.values()
         stack = _outputs_at_once(bnn, draws, args, kwargs, output, generator) if alike else None

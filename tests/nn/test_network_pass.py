@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call
 
 import mcrepar
-from mcrepar.nn import groups
+from mcrepar.nn import groups, network_pass
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.network_pass import NetworkPass
 from mcrepar.nn.random_tensor import random_tensors
@@ -95,8 +97,6 @@ def test_families_of_several_kinds_share_the_pass():
 
 
 def test_buckets_of_a_group_of_processes_change_nothing_but_the_noise(monkeypatch):
-    from mcrepar.nn import network_pass
-
     bnn, (x, y) = network(), data()
     monkeypatch.setattr(network_pass, "BUCKET", 10)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -184,3 +184,36 @@ def test_gradients_add_up_over_steps():
                 net.zero_grad()
     found = [p.grad for p in bnn.parameters()]
     torch.testing.assert_close(found, [a + p.grad for a, p in zip(before, twin.parameters(), strict=True)])
+
+
+@pytest.fixture
+def one_process():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_has_the_same_gradients(one_process, monkeypatch):
+    monkeypatch.setattr(network_pass, "BUCKET", 10)
+    bnn, (x, y) = network(), data()
+    twin = copy.deepcopy(bnn)
+    for net in (bnn, nn.parallel.DistributedDataParallel(twin)):
+        torch.manual_seed(3)
+        mcrepar.elbo(net, "categorical", x, y, data_size=100).loss.backward()
+    torch.testing.assert_close([p.grad for p in twin.parameters()], [p.grad for p in bnn.parameters()])
+
+
+def test_a_network_that_is_sharded_as_one_trains_and_another_is_refused(one_process):
+    (x, y), mesh = data(), init_device_mesh("cpu", (1,))
+    bnn, parts = network(), network()
+    twin = copy.deepcopy(bnn)
+    fully_shard(bnn, mesh=mesh)
+    for net in (twin, bnn):
+        torch.manual_seed(3)
+        mcrepar.elbo(net, "categorical", x, y, data_size=100).loss.backward()
+    found = [p.grad.full_tensor() for p in bnn.parameters()]
+    torch.testing.assert_close(found, [p.grad for p in twin.parameters()])
+    for tensor in parts.latents.values():
+        fully_shard(tensor, mesh=mesh)
+    with pytest.raises(mcrepar.MethodError, match="sharded among processes"):
+        parts(x)

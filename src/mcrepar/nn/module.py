@@ -24,6 +24,7 @@ from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS, least_noisy
 from mcrepar.nn.groups import Groups
 from mcrepar.nn.locks import note_training
+from mcrepar.nn.network_pass import refuse_shards
 from mcrepar.nn.options import check_place, check_structure, chosen_options
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
@@ -117,6 +118,7 @@ class BayesianModule(nn.Module):
         if transformed():  # which needs no rows
             return each_named(self, lambda tensor: tensor.draw(generator, member))
         layout = self.groups.of(self)
+        refuse_shards(layout.tensors)
         drawn = [group.draw(generator) for group in layout.drawn]
         drawn += [dict.fromkeys(names, tensor.draw(generator, member)) for names, tensor in layout.drawn_apart]
         return {name: w for part in drawn for name, w in part.items()}

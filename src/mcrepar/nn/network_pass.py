@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.divergence.joint_pass import Recipe, Theta, run
+from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor
 
 Names = tuple[str, ...]
@@ -114,3 +115,17 @@ class NetworkPass:
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return False
         return all(type(tensor.log_scale) in (Tensor, nn.Parameter) for tensor in self.tensors)
+
+
+def refuse_shards(tensors: Sequence[RandomTensor]) -> None:
+    """Refuse tensors of which this process has a shard: fully_shard(bnn) makes them whole inside of bnn(x) only."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.tensor import DTensor
+
+        if any(isinstance(tensor.log_scale, DTensor) for tensor in tensors):
+            raise MethodError(
+                "a draw from parameters that are sharded among processes",
+                "they are whole only inside of bnn(x), and there only if the network is sharded as one",
+                "fully_shard(bnn) without fully_shard of its parts, and bnn(x) or elbo; for predictions, load a full "
+                "state_dict into a network that is not sharded",
+            )
