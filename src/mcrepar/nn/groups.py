@@ -164,16 +164,22 @@ class Groups:
 
     def of(self, bnn: BayesianModule) -> Layout:
         """The groups of a network as it is now."""
-        tensors = list(random_tensors(bnn).items())
-        looks = [_look(tensor) for _, tensor in tensors] if not bnn.members else [bnn]
+        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        if shared is not None and (id(self),) in shared:
+            layout: Layout = shared[(id(self),)]
+            return layout
+        looks = [bnn] if bnn.members else [_look(tensor) for tensor in bnn.latents._modules.values()]
         if looks != self.kept.looks:
-            self.kept = _layout(looks, tensors)
+            self.kept = _layout(looks, list(random_tensors(bnn).items()))
+        if shared is not None:
+            shared[(id(self),)] = self.kept
         return self.kept
 
 
 def _look(tensor: Any) -> tuple[Any, ...]:
     """What decides in which group a tensor is."""
-    log_scale, centre = tensor.log_scale, tensor.centre
+    log_scale, centre = tensor.log_scale, tensor._parameters.get("loc")  # a module's own way is slow
+    centre = tensor._buffers.get("fixed_loc") if centre is None else centre
     regular = log_scale.is_contiguous()
     if centre is not None:
         regular = regular and centre.is_contiguous() and centre.dtype == log_scale.dtype

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -28,6 +29,7 @@ from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
 
 MAX_BYTES = 2**26  # of the weights and activations of a stack
 LARGE = 2**20  # bytes of an activation from which one sample keeps a core busy by itself
+CACHE = 2**19  # bytes of the largest activation of draws that run together: half of a core's cache
 COPIES = 3  # of the largest activation that a forward holds at once
 
 
@@ -47,8 +49,10 @@ def outputs(
         with one_draw(bnn, generator, first) as call:
             return [the_tensor(call(*args, **kwargs), output).unsqueeze(0) for args, kwargs in batches]
     stack = draw_stack(bnn, draws, generator, first)
-    whole = complete(bnn, {name: w[0] for name, w in stack.items()})
-    fixed = {name: t for name, t in whole.items() if name not in stack}  # norm statistics, the same for all draws
+    fixed: dict[str, Tensor] = {}
+    if any(isinstance(module, _NormBase) for module in bnn.net.modules()):  # statistics, the same for all draws
+        whole = complete(bnn, {name: w[0] for name, w in stack.items()})
+        fixed = {name: t for name, t in whole.items() if name not in stack}
     return [run_stack(bnn, stack, output, args, kwargs, fixed) for args, kwargs in batches]
 
 
@@ -101,8 +105,10 @@ def run_stack(
     def one(weights: Draw) -> Tensor:
         return the_tensor(swapped(bnn, {**weights, **(fixed or {})}, args, kwargs), output)
 
+    largest = bnn.groups.tried[1] if bnn.groups.tried is not None else None
+    together = max(1, CACHE // largest) if largest else None
     with alone(bnn), running(None), contextlib.suppress(RuntimeError, ValueError):
-        found: Tensor = vmap(one, randomness="error")(dict(stack))
+        found: Tensor = vmap(one, randomness="error", chunk_size=together)(dict(stack))
         return found
     draws = [{name: w[k] for name, w in stack.items()} for k in range(len(next(iter(stack.values()))))]
     outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
