@@ -4,13 +4,16 @@ python benchmarks/predict.py [--out FOLDER]
 
 ResNet-20 (batch 64) and PreActResNet-18 (batch 16) on images of 32 x 32, one thread. Seconds are CPU time of this
 process, the fastest of several rounds in which all cases take turns: other work on the machine disturbs them less than
-wall-clock time. Memory is the peak of the process above what it held before the pass.
+wall-clock time. Memory is the peak of a fresh process above what it held before the pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
+import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -23,6 +26,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar.models import model
+from mcrepar.nn.moments.moment_pass import moment_pass
 
 NETWORKS = {"resnet20": 64, "preact_resnet18": 16}
 STRUCTURES = {"mean-field": {"posterior": "normal"}, "rank-1": {"structure": "rank1"}}
@@ -47,18 +51,22 @@ def fastest(cases: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return least
 
 
-def peak(run: Callable[[], Any]) -> int:
-    """The most bytes that the process holds while a case runs, above what it held before (Linux)."""
-    run()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of before
-    before = _status("VmRSS")
-    run()
-    return _status("VmHWM") - before
+def peak(name: str, structure: str | None) -> int:
+    """The most bytes that a fresh process holds during one pass, above what it held before."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return int(pool.apply(_peak, (name, structure)))
 
 
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+def _peak(name: str, structure: str | None) -> int:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    net, x = make(name, structure), torch.randn(NETWORKS[name], 3, 32, 32)
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        run: Callable[..., Any] = net if structure is None else stack.enter_context(moment_pass(net))
+        run(x[:1])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        run(x)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -69,11 +77,11 @@ def measure(name: str) -> dict[str, Any]:
         cases: dict[str, Callable[[], Any]] = {"deterministic": lambda: plain(x)}
         for structure, bnn in reversed(bnns.items()):
             cases[structure] = lambda bnn=bnn: mcrepar.predict(bnn, x, "moments", likelihood="categorical")
-        memory = {case: peak(run) for case, run in cases.items()}
         seconds = fastest(cases)
         start = time.process_time()
         mcrepar.predict(bnns["mean-field"], x, 4, likelihood="categorical")
         draws = (time.process_time() - start) * DRAWS / 4
+    memory = {case: peak(name, None if case == "deterministic" else case) for case in cases}
     found: dict[str, Any] = {"network": name, "batch": len(x), "seconds": seconds, "100 draws (25 times four)": draws}
     for structure in STRUCTURES:
         found[structure] = {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from moments_tables import moments_block, predict_block, training_block
 from timing import QUIET
 
 HERE = Path(__file__).parent
@@ -222,10 +223,13 @@ BLOCKS = {
     "peers": Block("docs/benchmarks.md", "peers.json", peers_block),
     "steps": Block("docs/peers.md", "peers.json", steps_block),
     "checks": Block("docs/peers.md", "peers.json", checks_block),
+    "moments": Block("docs/benchmarks.md", "moments.json", moments_block),
+    "predict": Block("docs/benchmarks.md", "predict.json", predict_block),
+    "moments_training": Block("docs/benchmarks.md", "moments_training.json", training_block),
     "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
 }
 
-NOT_TIMED = ("reliability", "uci")  # numbers that other work on the machine does not change
+NOT_TIMED = ("reliability", "uci", "moments")  # numbers that other work on the machine does not change
 
 
 def results(name: str) -> dict[str, Any]:
