@@ -99,6 +99,8 @@ def _small_network(found: dict[str, Any]) -> list[str]:
     took = ", ".join(f"`{name}` {found['microseconds'][name]:.0f}" for name in ("bnn(x)", "kl(bnn)"))
     forward, step = (found["microseconds"][name] for name in ("forward", "deterministic"))
     last = f"In microseconds: {took}; a deterministic forward {forward:.0f}, a deterministic step {step:.0f}."
+    if (busy := found["machine"]["load at start"]) > QUIET:
+        last += f" Other work kept {busy:.1f} cores busy meanwhile, so that only the ratios tell something."
     return [head, "", "| what | takes |", "|---|---|", *rows, "", last]
 
 

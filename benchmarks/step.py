@@ -43,8 +43,8 @@ def network(quick: bool) -> nn.Module:
     return model("preact_resnet18", **({"depths": (1, 1), "width": 8} if quick else {}))
 
 
-def step_of(net: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
+def step_of(net: nn.Module, loss: Callable[[], Tensor], fused: bool = True) -> Callable[[], None]:
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=fused)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -137,13 +137,13 @@ def small(quick: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     x, y, plain, likelihood = torch.randn(100, 13), torch.randn(100, 1), mlp(), mcrepar.likelihoods.Normal()
     bnns = {name: mcrepar.bayesian(mlp(), posterior, **options) for name, (posterior, options) in SMALL.items()}
-    runs = {"deterministic": step_of(plain, lambda: F.mse_loss(plain(x), y))}
+    runs = {"deterministic": step_of(plain, lambda: F.mse_loss(plain(x), y), fused=False)}
     for name, bnn in bnns.items():
 
         def loss(bnn: nn.Module = bnn) -> Tensor:
             return mcrepar.elbo(bnn, likelihood, x, y, data_size=1000).loss
 
-        runs[name] = step_of(bnn, loss)
+        runs[name] = step_of(bnn, loss, fused=False)
     first = bnns["radial, exact"]
     runs["forward"] = torch.no_grad()(lambda: plain(x))
     runs |= {"bnn(x)": lambda: first(x), "kl(bnn)": lambda: mcrepar.kl(first)}
