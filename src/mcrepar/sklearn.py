@@ -100,7 +100,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return self.prior
         if self.structure != "weights":
             return "normal"
-        return named_prior("hierarchical", scale=0.5, loc_scale=3.0, relative="fan_in")
+        return named_prior("hierarchical", scale=0.3, loc_scale=3.0, relative="fan_in")
 
     def _network(self, x: Any, outputs: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
