@@ -134,6 +134,8 @@ def test_on_a_network_end_to_end():
     ("call", "words"),
     [
         (lambda p, y: p.conformal(y, level=90), "between 0 and 1"),
+        (lambda p, y: p.conformal(y, level="90 %"), "between 0 and 1"),
+        (lambda p, y: p.conformal(y, level=1.0), "between 0 and 1"),
         (lambda p, y: p.conformal(y, method="cqr"), "no method for classes"),
         (lambda p, y: p.conformal(y, method="aspe"), "no method has this name. Use 'aps'"),
         (lambda p, y: p.conformal(y, penalty=0.1), "no such option"),

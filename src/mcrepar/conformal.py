@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.validation import closest, whole_number
+from mcrepar.validation import closest, probability, whole_number
 
 Predicted = Any  # a Prediction, which is made of what is here
 
@@ -132,7 +132,7 @@ def calibrate(p: Predicted, y: Any, level: float = 0.9, method: str | None = Non
     >>> rule(p).shape, bool(rule.covered(p, torch.zeros(50, dtype=torch.long)).any())
     (torch.Size([50, 3]), True)
     """
-    if not 0 < level < 1:
+    if probability("conformal", level) in (0, 1):
         raise ParameterError(f"conformal(level={level!r})", "it is not a probability between 0 and 1", "level=0.9")
     kind = "classes" if p.classes is not None else "ends"
     fitting = [name for name, row in SCORES.items() if getattr(row, kind) is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from mcrepar.nn.moments.moment_pass import output_moments
 from mcrepar.nn.moments.outputs import statistics
 from mcrepar.nn.passes import evaluating
 from mcrepar.nn.stacks import draws_at_once, outputs
-from mcrepar.validation import check_generator, whole_number
+from mcrepar.validation import check_generator, probability, whole_number
 
 MAX_BYTES = 2**30
 Rows = tuple[Tensor, ...]  # mean and variance of y, and the probabilities of classes where there are any
@@ -80,7 +79,7 @@ class Prediction(Actions):
 
         mean_k Phi((bound - mean_k) / std_k) = (1 -+ level) / 2 with a Normal likelihood, quantiles of samples without
         """
-        if _share("interval", level) in (0, 1):
+        if probability("interval", level) in (0, 1):
             raise ParameterError(f"interval({level})", "it is not a probability between 0 and 1", "interval(0.9)")
         if self.likelihood is not None and not isinstance(self.likelihood, Normal):
             kind = type(self.likelihood).__name__
@@ -154,7 +153,7 @@ class Prediction(Actions):
 
     def confident(self, level: float = 0.9) -> Tensor:
         """The mask of the confidence set: confidence >= level."""
-        least = _share("confident", level) * self.draws - 1e-9  # whole numbers: 9 of 10 draws are 0.9
+        least = probability("confident", level) * self.draws - 1e-9  # whole numbers: 9 of 10 draws are 0.9
         return self.votes.amax(1) >= least
 
     @property
@@ -241,12 +240,6 @@ def predict(
             tally.add(rows)
     assert tally is not None
     return tally.prediction()
-
-
-def _share(what: str, level: object) -> float:
-    if isinstance(level, bool) or not isinstance(level, numbers.Real) or not 0 <= float(level) <= 1:
-        raise ParameterError(f"{what}({level!r})", "it is not a probability between 0 and 1", f"{what}(0.9)")
-    return float(level)
 
 
 class _Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from types import UnionType
@@ -133,3 +134,14 @@ def check_value(asked: str, value: Any, kind: Any) -> None:
     """
     if not fits(value, kind):
         raise ParameterError(f"{asked} {value!r}", "it is no value of this option", described(kind))
+
+
+def probability(what: str, level: object) -> float:
+    """A number between 0 and 1, both included, or a refusal.
+
+    >>> probability("interval", 0.9)
+    0.9
+    """
+    if isinstance(level, bool) or not isinstance(level, numbers.Real) or not 0 <= float(level) <= 1:
+        raise ParameterError(f"{what}({level!r})", "it is not a probability between 0 and 1", f"{what}(0.9)")
+    return float(level)

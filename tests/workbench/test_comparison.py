@@ -96,5 +96,5 @@ def test_refusals(tmp_path):
     (a / "metrics.json").unlink()
     with pytest.raises(ParameterError, match=r"no results.*mcrepar evaluate"):
         compare([a])
-    with pytest.raises(ParameterError):
+    with pytest.raises(ParameterError, match="it holds no run"):
         compare([tmp_path / "nothing"])

@@ -16,7 +16,6 @@ from mcrepar.user_files import read_json
 from mcrepar.workbench.evaluation.words import CONFIDENT, NONE
 from mcrepar.workbench.training.config import TrainConfig, names, read_config
 
-FORMATS = ("text", "md", "json")
 LEVEL = 0.95
 CLASSES = ("accuracy", "nll", "ece", "aurc")
 NUMBERS = ("rmse", "log_likelihood", "coverage_90", "width_90")
@@ -48,10 +47,9 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Run:
-    """An evaluated run: its options, and its numbers by name."""
+class EvaluatedRun:
+    """A run that was evaluated: its options, and the numbers of its network and of its twin by name."""
 
-    folder: Path
     config: TrainConfig
     numbers: Mapping[str, float]
     twin: Mapping[str, float]
@@ -104,7 +102,7 @@ def compare(folders: Sequence[str | Path]) -> Comparison:
     runs = [_read(place) for folder in folders for place in _expanded(Path(folder))]
     if not runs:
         raise ParameterError("mcrepar compare", "no run was named", "the folders of evaluated runs")
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[EvaluatedRun]] = {}
     options = _differing([run.config for run in runs])
     for run in runs:
         groups.setdefault(_name(run.config, options), []).append(run)
@@ -144,29 +142,30 @@ def _expanded(folder: Path) -> list[Path]:
     return inside if inside and not (folder / "config.yaml").exists() else [folder]
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path) -> EvaluatedRun:
+    if not (folder / "config.yaml").exists():
+        raise ParameterError(f"run {str(folder)!r}", "it holds no run", "the folder of a run that was evaluated")
     config = read_config(folder / "config.yaml")
     try:
         results = read_json(folder / "metrics.json")
-        return Run(
-            folder, config, _numbers(results, results["in"], ""), _numbers(results, results.get("twin"), "_twin")
-        )
+        return EvaluatedRun(config, _numbers(results), _numbers(results, twin=True))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"it holds no results that can be read ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, f"mcrepar evaluate {folder}") from None
 
 
-def _numbers(results: Mapping[str, Any], scores: Mapping[str, Any] | None, whose: str) -> dict[str, float]:
+def _numbers(results: Mapping[str, Any], twin: bool = False) -> dict[str, float]:
     """The numbers of a network on its test data, in its confidence set, and against out-of-distribution data."""
+    scores = results.get("twin") if twin else results["in"]
     if not scores:
         return {}
     found = {name: scores[name] for name in (*CLASSES, *NUMBERS) if scores.get(name) is not None}
-    if not whose:
+    if not twin:
         sets = [s for s in results.get("confidence_sets") or () if s["tau"] == CONFIDENT and s["accuracy"] is not None]
         for s in sets:
             found |= {"confident_share": s["share"], "confident_accuracy": s["accuracy"]}
     for name, about in results["ood"].items():
-        detected = about["by_score"].get(f"{about['score']}_of_the_twin") if whose else about
+        detected = about["by_score"].get(f"{about['score']}_of_the_twin") if twin else about
         if detected:
             found[f"auroc_{name}"] = detected["auroc"]
     return found
