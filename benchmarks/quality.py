@@ -44,7 +44,7 @@ def main() -> None:
 
 def record(task_name: str, method: str, seed: int, root: Path, work: Path, results: Path) -> None:
     """Train, evaluate and write the record, unless it is there."""
-    name = f"{task_name}-{method.replace(' ', '_')}-{seed}"
+    name = f"{task_name}-{method.replace(' ', '_').replace(',', '')}-{seed}"
     target = results / f"{name}.json"
     if target.exists():
         print(f"{name}: there already")
@@ -54,7 +54,8 @@ def record(task_name: str, method: str, seed: int, root: Path, work: Path, resul
     torch.manual_seed(seed)
     learner = METHODS[method](task, len(parts.train))
     work.mkdir(parents=True, exist_ok=True)
-    history = train(task, parts, learner, seed, work / f"{name}.pt")
+    checkpoint = work / f"{name}.pt"
+    history = {} if learner.restore(work, task_name, seed) else train(task, parts, learner, seed, checkpoint)
     scores, answers = evaluate(task, parts, learner)
     np.savez_compressed(work / f"{name}.npz", **{k: a.probs.numpy().astype(np.float16) for k, a in answers.items()})
     results.mkdir(parents=True, exist_ok=True)
