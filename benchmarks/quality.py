@@ -42,9 +42,14 @@ def main() -> None:
         record(given.task, given.method, given.seed, given.root, given.work, given.results)
 
 
+def checkpoint_name(task: str, method: str, seed: int) -> str:
+    """By which a run is found."""
+    return f"{task}-{method.replace(' ', '_').replace(',', '')}-{seed}"
+
+
 def record(task_name: str, method: str, seed: int, root: Path, work: Path, results: Path) -> None:
     """Train, evaluate and write the record, unless it is there."""
-    name = f"{task_name}-{method.replace(' ', '_').replace(',', '')}-{seed}"
+    name = checkpoint_name(task_name, method, seed)
     target = results / f"{name}.json"
     if target.exists():
         print(f"{name}: there already")

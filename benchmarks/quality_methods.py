@@ -282,8 +282,10 @@ class Bayesian(Learner):
     def calibrate(self, parts: Parts) -> None:
         if not self.per_draw:
             return
-        index = torch.arange(1000)
-        self.model.calibrate(parts.prepare(parts.train.x[index]))  # type: ignore[operator]
+        x, _ = parts.batch(
+            torch.arange(1000), torch.Generator().manual_seed(0)
+        )  # augmented, as norm layers were trained
+        self.model.calibrate(x)  # type: ignore[operator]
 
     def predict(self, x: Tensor, draws: int) -> Answer:
         self.model.eval()
@@ -325,6 +327,9 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     ),
     "normal hierarchical .05": mean_field(mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316)),
     "normal hierarchical .02": mean_field(mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126)),
+    "normal hierarchical .02, SGD": mean_field(
+        mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.316), adam=0.0, scale_rate=1e-2
+    ),
     "normal hierarchical .05, SGD": mean_field(
         mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), adam=0.0, scale_rate=5e-3
     ),
