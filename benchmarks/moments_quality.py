@@ -3,8 +3,8 @@
     python benchmarks/moments_quality.py TASK METHOD SEED --root DATA --work FOLDER [--out FOLDER]
 
 Nothing is chosen here, so that the test part is looked at: NLL, ECE, accuracy, AUROC of the out-of-distribution set by
-entropy and by mutual information, and the rank correlations of both uncertainties, by 100 draws, by moments with factors
-that are fitted on 256 training examples, and by 100 other draws, which say how much of a difference is chance.
+entropy and by mutual information, and the rank correlations of both uncertainties, by 100 draws, by moments with
+factors that are fitted on 256 training examples, and by 100 other draws, which say how much of a difference is chance.
 """
 
 from __future__ import annotations
