@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -228,14 +229,14 @@ def predict(
         classes, parts = found.classes and Classes(*found.classes), (found.mean, found.aleatoric, found.epistemic)
         return Prediction(found.draws, *parts, likelihood, found.kept, found.noise, classes)
     tally: _Tally | None = None
+    reader = None if likelihood is None else copy.deepcopy(likelihood).cpu()
     with evaluating(bnn), torch.no_grad():
         at_once = draws_at_once(bnn, batches, draws, output)
         for k in _shown(range(0, draws, at_once), progress):
             outs = outputs(bnn, batches, k, min(at_once, draws - k), generator, output)
             if not outs:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
-            read = [_stack(likelihood, out) for out in outs]
-            rows = tuple(torch.cat(column, 1) for column in zip(*read, strict=True))
+            rows = _stack(reader, torch.cat(outs, 1).cpu())  # a device is waited for once
             tally = tally or _Tally(draws, likelihood, max_bytes, rows)
             tally.add(rows)
     assert tally is not None
@@ -299,9 +300,9 @@ class _Tally:
 
 
 def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
-    """Mean and variance of y, and the probabilities of classes, (examples, classes, ...), on the CPU."""
+    """Mean and variance of y, and the probabilities of classes, (examples, classes, ...), of an output on the CPU."""
     if likelihood is None:
-        return out.cpu(), torch.zeros_like(out, device="cpu")
+        return out, torch.zeros_like(out)
     likelihood.check_output(out)
     columns = [likelihood.mean(out), likelihood.aleatoric(out)]
     if isinstance(likelihood, OneOfMany):
@@ -309,7 +310,7 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
     elif isinstance(likelihood, Bernoulli):
         yes = likelihood.probs(out)
         columns.append(torch.stack([1 - yes, yes], 1))
-    return tuple(column.cpu() for column in columns)
+    return tuple(columns)
 
 
 def _stack(likelihood: Likelihood | None, outs: Tensor) -> Rows:

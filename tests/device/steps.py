@@ -18,10 +18,10 @@ ADAPTIVE = "quad"  # its nodes follow from the values, for which it has to wait
 PAIRS = [*PRIORS.items(), ("normal", "laplace"), ("lognormal", "normal")]
 
 
-def small() -> nn.Module:
+def small(width: int = 64) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 64, 5, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(64, 10),
+        nn.Conv2d(3, width, 5, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(width, 10),
     )  # fmt: skip
 
 
@@ -85,3 +85,37 @@ def test_a_whole_step_of_it_adds_few_kernels_more_for_its_checks():
     nets = [model("preact_resnet18", depths=(1, 1), width=8) for _ in range(2)]
     added = step(mcrepar.bayesian(nets[0])).count - step(nets[1]).count
     assert 0 < added <= 80
+
+
+@pytest.mark.parametrize("posterior", PRIORS)
+def test_a_prediction_waits_once_for_each_draw(posterior):
+    net = bayesian(small(1024), posterior, PRIORS[posterior], "exact").eval()
+    net.calibration.warned = True
+    with fake_device() as counted:
+        moved(net)
+        x = torch.empty(24, 3, 16, 16, device=GPU)
+        mcrepar.predict(net, x, draws=3, batch_size=8, likelihood="categorical")
+    assert {name: count for (name, _), count in counted.waits.items()} == {"copy to the host": 3}
+    assert not counted.mixed
+    assert not counted.wide
+
+
+def test_calibration_and_its_statistics_stay_on_the_device():
+    net = bayesian(small(), "radial", "normal", "exact").eval()
+    with fake_device() as counted:
+        moved(net)
+        net.calibrate(torch.empty(8, 3, 16, 16, device=GPU))
+        with net.frozen(net.draw()):
+            net(torch.empty(8, 3, 16, 16, device=GPU))
+    assert counted.waits.total() == 1, counted.waits  # whether all statistics are finite
+    assert not counted.mixed
+    assert not counted.wide
+
+
+def test_a_state_is_taken_without_waiting():
+    """Loading cannot be tried here: it reads the bytes of the priors, and fake tensors have none."""
+    net = bayesian(small(), "normal", "normal", "exact")
+    with fake_device() as counted:
+        state = moved(net).state_dict()
+    assert state["latents.0/weight.loc"].device.type == GPU
+    assert not counted.faults, counted.faults

@@ -87,8 +87,11 @@ class Calibration(nn.Module):
         self.keep(args, kwargs)
         try:
             found = measure()
-            wrong = next((name for name, t in found.items() if not bool(t.isfinite().all())), None)
-            why = None if wrong is None else f"{wrong} is not finite on this batch"
+            finite = torch.stack([t.isfinite().all() for t in found.values()])  # a device is asked once
+            wrong = (
+                [] if bool(finite.all()) else [n for n, right in zip(found, finite.tolist(), strict=True) if not right]
+            )
+            why = f"{wrong[0]} is not finite on this batch" if wrong else None
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             why = f"the network does not run on this batch ({type(error).__name__}: {error})"
         if why is not None:
