@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moments_tables import moments_block, predict_block, training_block
+from quality_tables import classes_block, moments_quality_block, noise_block, simulation_block
 from timing import QUIET
 
 HERE = Path(__file__).parent
@@ -228,10 +229,22 @@ BLOCKS = {
     "moments": Block("docs/benchmarks.md", "moments.json", moments_block),
     "predict": Block("docs/benchmarks.md", "predict.json", predict_block),
     "moments_training": Block("docs/benchmarks.md", "moments_training.json", training_block),
+    "moments_quality": Block("docs/benchmarks.md", "moments_quality.json", moments_quality_block),
+    "classes": Block("docs/benchmarks.md", "quality", classes_block),
+    "noise": Block("docs/benchmarks.md", "gradient_noise.json", noise_block),
+    "simulation": Block("docs/benchmarks.md", "simulation.json", simulation_block),
     "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
 }
 
-NOT_TIMED = ("reliability", "uci", "moments")  # numbers that other work on the machine does not change
+NOT_TIMED = (
+    "reliability",
+    "uci",
+    "moments",
+    "moments_quality",
+    "classes",
+    "noise",
+    "simulation",
+)  # numbers that other work on the machine does not change
 
 
 def results(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Antithetic pairs: one sample of the weights, loc + delta for half of the examples and loc - delta for the others.
+"""Antithetic pairs: one sample W of the weights for half of the examples, and 2 loc - W for the others.
 
 What is odd in the noise cancels between the halves, and a layer costs what it costs with one sample: each half of the
 batch runs through its own weights.
@@ -16,6 +16,7 @@ from torch import Tensor
 from mcrepar.errors import MethodError
 from mcrepar.nn.forwards import flipout
 from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, examples, run_layers
+from mcrepar.nn.swap import Draw
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 check = partial(flipout.check, forward="antithetic")
 
 
-def _output(batch: int, apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
-    """F(x, loc + delta) for the first half of the examples, F(x, loc - delta) for the second."""
+def _output(batch: int, drawn: Draw, apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
+    """F(x, W) for the first half of the examples, F(x, 2 loc - W) for the second."""
     batch = 1 if len(x) == 1 else batch  # one example without a batch
     if len(x) % batch:
         raise MethodError(
@@ -33,19 +34,23 @@ def _output(batch: int, apply: Apply, x: Tensor, weight: Any, bias: Any, channel
             "a network whose activations keep the batch in dimension 0, or forward='weights'",
         )
     half = len(x) // batch * (-(-batch // 2))  # the rows of an example are neighbours
-    (plus, minus), (plus_bias, minus_bias) = _pair(weight), _pair(bias)
-    first = apply(x[:half], plus, plus_bias)
-    return first if half == len(x) else torch.cat([first, apply(x[half:], minus, minus_bias)])
+    first = apply(x[:half], _sampled(drawn, weight), _sampled(drawn, bias))
+    if half == len(x):
+        return first
+    return torch.cat([first, apply(x[half:], _mirrored(drawn, weight), _mirrored(drawn, bias))])
 
 
-def _pair(weight: Any) -> tuple[Any, Any]:
-    """The weights of the two halves: a random one with both signs of its noise, any other as it is."""
+def _sampled(drawn: Draw, weight: Any) -> Any:
+    return drawn[weight.tensor.name] if isinstance(weight, LayerWeight) else weight
+
+
+def _mirrored(drawn: Draw, weight: Any) -> Any:
     if not isinstance(weight, LayerWeight):
-        return weight, weight
-    delta = flipout.perturbation(weight.tensor)
-    return weight.tensor.centre + delta, weight.tensor.centre - delta
+        return weight
+    assert weight.tensor.centre is not None
+    return torch.sub(2 * weight.tensor.centre, drawn[weight.tensor.name])
 
 
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, the noise of the second half of the examples being that of the first with another sign."""
-    return run_layers(partial(_output, examples(args, kwargs)), bnn, args, kwargs)
+    return run_layers(partial(_output, examples(args, kwargs), bnn.draw()), bnn, args, kwargs)

@@ -27,16 +27,15 @@ def _output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Te
     """F(x, loc) + F(x s, delta) s', the signs s and s' being those of the example."""
     out = apply(x, location(weight), location(bias))
     if isinstance(weight, LayerWeight):
-        out = out + apply(x * _signs(x, channel), perturbation(weight.tensor), None) * _signs(out, channel)
+        out = out + apply(x * _signs(x, channel), _delta(weight.tensor), None) * _signs(out, channel)
     if isinstance(bias, LayerWeight):
         shape = [1] * out.dim()
         shape[channel] = bias.tensor.log_scale.numel()
-        out = out + perturbation(bias.tensor).reshape(shape).to(out.dtype) * _signs(out, channel)
+        out = out + _delta(bias.tensor).reshape(shape).to(out.dtype) * _signs(out, channel)
     return out
 
 
-def perturbation(tensor: RandomTensor) -> Tensor:
-    """A sample of scale * xi, differentiable in the scale."""
+def _delta(tensor: RandomTensor) -> Tensor:
     with torch.no_grad():
         xi = tensor.noise()
     return tensor.log_scale.exp() * xi

@@ -1,0 +1,110 @@
+"""The tables of quality.py, simulation.py, gradient_noise.py and moments_quality.py in Markdown, for readme.py."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from scipy import stats
+
+TITLES = {"fashion-lenet5": "Fashion-MNIST, LeNet-5, 20 epochs; OOD: MNIST",
+          "cifar10-resnet8": "CIFAR-10, ResNet-8, 8 epochs; OOD: SVHN crops",
+          "cifar10-resnet20": "CIFAR-10, ResNet-20, 24 epochs; OOD: SVHN crops"}  # fmt: skip
+
+
+def _interval(values: Sequence[float], digits: int) -> str:
+    """The mean, with a 95 % interval over seeds where there are several."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    return f"{mean:.{digits}f} ± {float(stats.t.ppf(0.975, len(values) - 1)) * error:.{digits}f}"
+
+
+def classes_block(found: dict[str, Any]) -> list[str]:
+    """Every method on every task with classes: mean and 95 % interval over seeds."""
+    by: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for run in found.values():
+        if run["task"] in TITLES:
+            by[run["task"]][run["method"]].append(run)
+    lines = [
+        "Test parts; every method has the same network, data, epochs and augmentation, ours have the whole KL "
+        "(beta = 1) and predict with 20 draws. An interval is a 95 % interval over seeds. OOD is the AUROC by entropy "
+        "and by mutual information (`benchmarks/quality.py`)."
+    ]
+    for task, title in TITLES.items():
+        if task not in by:
+            continue
+        lines += ["", f"{title}:", "",
+                  "| method | seeds | accuracy | NLL | ECE | confident half | OOD, entropy | OOD, mutual inf. |",
+                  "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+        for method, runs in by[task].items():
+            test = [run["test"] for run in runs]
+            ood = [next(v for k, v in run.items() if k.startswith("ood ")) for run in runs]
+            single = all(row["mutual_information"] < 1e-6 for row in test)
+            cells = [_interval([row[key] for row in test], 3)
+                     for key in ("accuracy", "nll", "ece", "accuracy_most_confident_half")]  # fmt: skip
+            cells += [_interval([row["entropy"] for row in ood], 3)]
+            cells += ["-" if single else _interval([row["mutual_information"] for row in ood], 3)]
+            lines.append(f"| {method} | {len(runs)} | {' | '.join(cells)} |")
+    return lines
+
+
+def simulation_block(found: dict[str, Any]) -> list[str]:
+    """The share of true coefficients outside of the central 90 % of their posteriors."""
+    by: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for row in found["rows"]:
+        by[row["model"], row["prior"]][f"{row['posterior']}, {row['optimizer']}"] = row
+    names = list(dict.fromkeys(name for rows in by.values() for name in rows))
+    head = (
+        "True coefficients outside of the central 90 % of their posterior, in per cent (10 is right), over 500 "
+        "simulated data sets of 30 examples and 4 coefficients (100 for radial; standard errors are below 1.5, for "
+        "radial below 3; `benchmarks/simulation.py`):"
+    )
+    titles = " | ".join(f"{model}, {prior} prior" for model, prior in by)
+    rows = [
+        f"| {name} | "
+        + " | ".join(f"{100 * r[name]['outside 90 %']:.0f}" if name in r else "-" for r in by.values())
+        + " |"
+        for name in names
+    ]
+    return [head, "", f"| posterior, optimizer | {titles} |", "|---|" + "---|" * len(by), *rows]
+
+
+def noise_block(found: dict[str, Any]) -> list[str]:
+    """Shares of the gradient's variance."""
+    first = next(iter(found["runs"].values()))
+    forwards = " | ".join(first["forwards"])
+    lines = [
+        f"The variance of the gradient of a trained network, batch {found['batch size']}, over that of the minibatch "
+        "alone: the noise that a draw of the weights adds, by each forward, and that of the KL estimated from M draws "
+        "(`benchmarks/gradient_noise.py`):", "",
+        f"| network | parameters | {forwards} | KL, M = 1 | KL, M = 100 |",
+        "|---|---|" + "---|" * (len(first["forwards"]) + 2),
+    ]  # fmt: skip
+    for name, run in found["runs"].items():
+        for kind in ("means", "log scales"):
+            unit = sum(row[kind]["minibatch"] for row in run["forwards"].values()) / len(run["forwards"])
+            cells = [f"{row[kind]['weights'] / unit:.2f}" for row in run["forwards"].values()]
+            cells += [f"{run['kl'][draws][kind] / unit:.1g}" for draws in ("1", "100")]
+            lines.append(f"| {name.replace('_', ' ')} | {kind} | {' | '.join(cells)} |")
+    return lines
+
+
+def moments_quality_block(found: dict[str, Any]) -> list[str]:
+    """Predictions by moments beside 100 draws, and beside 100 other draws."""
+    keys = {"nll": 3, "ece": 3, "accuracy": 3, "OOD AUROC by entropy": 3, "OOD AUROC by mutual_information": 3,
+            "rank correlation of entropy": 3, "rank correlation of mutual_information": 3}  # fmt: skip
+    lines = [
+        "Trained networks on their test parts by 100 draws, by moments, and by 100 other draws "
+        "(`benchmarks/moments_quality.py`):", "",
+        "| network | by | NLL | ECE | accuracy | OOD, entropy | OOD, mutual inf. | ranks of entropy | of mutual inf. |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, run in found["runs"].items():
+        for way, row in run.items():
+            cells = [f"{row[key]:.{digits}f}" if key in row else "-" for key, digits in keys.items()]
+            lines.append(f"| {name.replace('_', ' ')} | {way} | {' | '.join(cells)} |")
+    return lines
