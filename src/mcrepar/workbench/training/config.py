@@ -19,6 +19,7 @@ from mcrepar.validation import check_value, fits
 END = "...\n"  # what YAML writes after a value that stands alone
 # between a run and its continuation
 MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard", "twin", "seeds")
+ACCUMULATED = "direct"  # how gradient accumulation estimates a KL: by draws of the weights
 CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
 
 
@@ -173,9 +174,9 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
             if (value := getattr(self, name)) != getattr(TrainConfig, name):
                 why = f"each of its iterations has one draw, and {flag(name)} {value} asks for others"
                 raise ParameterError(asked, why, f"one of the two: {asked} averages over {iterations} draws by itself")
-        if self.kl_method not in ("auto", "direct"):
-            why = f"it samples the KL by direct, and --kl-method {self.kl_method} is another estimator"
-            raise ParameterError(asked, why, f"--kl-method {self.kl_method} without it, or --kl-method direct")
+        if self.kl_method not in ("auto", ACCUMULATED):
+            why = f"it samples the KL by {ACCUMULATED}, and --kl-method {self.kl_method} is another estimator"
+            raise ParameterError(asked, why, f"--kl-method {self.kl_method} without it, or --kl-method {ACCUMULATED}")
 
     def runs(self) -> list[TrainConfig]:
         """The runs to train: this one, or one for every seed in a folder of its own.
