@@ -2,8 +2,8 @@
 
     raw ~ N(0, 1), local ~ C+(0, 1) for every weight or every unit, shared ~ C+(0, scale) for the tensor.
 
-A row of the table of priors is a log density of one weight; here a weight is a product of three random variables, so the
-scales are parameters of the network, by torch's parametrizations, and the KL is the sum of three ordinary ones.
+A row of the table of priors is a log density of one weight; here a weight is a product of three random variables, so
+the scales are parameters of the network, by torch's parametrizations, and the KL is the sum of three ordinary ones.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class HorseshoeScales(nn.Module):
         return weight / (self.local * self.shared)
 
 
-def add_scales(net: nn.Module, per: str = "weight", select: Select = None) -> nn.Module:
+def horseshoe_scales(net: nn.Module, per: str = "weight", select: Select = None) -> nn.Module:
     """Give the weights of a network horseshoe scales, as parameters; what the network computes stays the same.
 
-    `mcrepar.load(folder, add_scales(net))` reads a network that `horseshoe` made.
+    `mcrepar.load(folder, horseshoe_scales(net))` reads a network that `horseshoe` made.
 
     Args:
         net: it is changed.
@@ -64,7 +64,7 @@ def add_scales(net: nn.Module, per: str = "weight", select: Select = None) -> nn
         select: which parameters, as in `bayesian`; scales get those that are weights of dense, convolutional and
             embedding layers.
 
-    >>> net = add_scales(nn.Linear(3, 2, bias=False), per="unit")
+    >>> net = horseshoe_scales(nn.Linear(3, 2, bias=False), per="unit")
     >>> [(name.rpartition(".")[2], tuple(p.shape)) for name, p in net.named_parameters()]
     [('original', (2, 3)), ('local', (2, 1)), ('shared', (1,))]
     """
@@ -144,7 +144,9 @@ def horseshoe(
     wrong = next((name for name in options if name not in OPTIONS), None)
     if wrong is not None:
         why = f"beside its own arguments it has the options {', '.join(OPTIONS)}"
-        raise ParameterError(f"horseshoe(net, {wrong}=...)", why, "bayesian(add_scales(net), ...) for another one")
+        raise ParameterError(
+            f"horseshoe(net, {wrong}=...)", why, "bayesian(horseshoe_scales(net), ...) for another one"
+        )
     scales = {"posterior": "lognormal", "signs": "positive"}
     parts = {
         "original": {"prior": prior("normal")},

@@ -1,6 +1,7 @@
 """The hierarchical horseshoe: against quadrature, 10,000 samples, and the marginal prior that it is the parts of."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.horseshoe import HorseshoeScales, add_scales, horseshoe
+from mcrepar.nn.scale_mixtures import HorseshoeScales, horseshoe, horseshoe_scales
 from tests.conftest import seeded
 
 
@@ -23,7 +24,7 @@ def a_net() -> nn.Sequential:
 def test_the_network_computes_the_same_with_scales(per):
     net, x = a_net(), torch.randn(5, 2, 4, generator=seeded(1))
     before = net(x)
-    assert add_scales(net, per) is net
+    assert horseshoe_scales(net, per) is net
     assert torch.allclose(net(x), before, atol=1e-6)
     local = {name: tuple(p.shape) for name, p in net.named_parameters() if name.endswith("local")}
     wanted = [(3, 2, 2), (2, 9)] if per == "weight" else [(3, 1, 1), (2, 1)]
@@ -39,7 +40,7 @@ def test_the_network_computes_the_same_with_scales(per):
     ],
 )
 def test_a_unit_is_an_output(layer, shape):
-    assert add_scales(layer, "unit").parametrizations.weight[0].local.shape == shape
+    assert horseshoe_scales(layer, "unit").parametrizations.weight[0].local.shape == shape
 
 
 def test_the_kl_is_the_sum_of_three_by_quadrature_and_by_samples():
@@ -73,7 +74,7 @@ def test_the_kl_is_the_sum_of_three_by_quadrature_and_by_samples():
 
 
 def test_the_prior_of_a_weight_is_the_marginal_horseshoe():
-    """raw * local * shared of the prior, given shared, against prior("horseshoe"): 200,000 samples, Kolmogorov's 1e-6."""
+    """raw * local * shared of the prior, given shared: 200,000 samples, Kolmogorov's distance at 1e-6."""
     n, tau = 200_000, 0.3
     rng = np.random.default_rng(0)
     w = np.sort(np.abs(rng.normal(size=n) * np.abs(rng.standard_cauchy(n)) * tau))
@@ -82,7 +83,7 @@ def test_the_prior_of_a_weight_is_the_marginal_horseshoe():
     p = mcrepar.prior("horseshoe", scale=tau, softening=1e-9)
     grid = np.geomspace(1e-6, 1e4, 400)
     cdf = [0.0]
-    for a, b in zip(grid, grid[1:], strict=False):
+    for a, b in pairwise(grid):
         density = 2 * p.log_prob(torch.tensor([a, math.sqrt(a * b), b], dtype=torch.float64)).exp().numpy()
         cdf.append(
             cdf[-1] + math.log(b / a) * (a * density[0] + 4 * math.sqrt(a * b) * density[1] + b * density[2]) / 6
@@ -92,10 +93,7 @@ def test_the_prior_of_a_weight_is_the_marginal_horseshoe():
 
 
 def train(bnn, x, y, steps=200):
-    likelihood = mcrepar.likelihoods.Normal("learned")
-    optimizer = torch.optim.Adam(
-        [*mcrepar.optim.groups(bnn, 5e-2, 5e-2), {"params": likelihood.parameters(), "lr": 5e-2}]
-    )
+    optimizer, likelihood = torch.optim.Adam(mcrepar.optim.groups(bnn, 5e-2, 5e-2)), mcrepar.likelihoods.Normal(0.3)
     for _ in range(steps):
         optimizer.zero_grad()
         mcrepar.elbo(bnn, likelihood, x, y, data_size=len(x)).loss.backward()
@@ -122,7 +120,7 @@ def test_everything_that_a_network_can_do(tmp_path):
     mcrepar.elbo(bnn, "categorical", x, torch.zeros(5, dtype=torch.int64), data_size=100, draws=3).loss.backward()
     assert all(p.grad is not None for p in bnn.parameters())
     mcrepar.save(bnn, tmp_path / "model")
-    again = mcrepar.load(tmp_path / "model", add_scales(a_net(), "unit"))
+    again = mcrepar.load(tmp_path / "model", horseshoe_scales(a_net(), "unit"))
     found = [mcrepar.predict(net, x, draws=7, generator=seeded(3)).mean for net in (bnn, again)]
     assert torch.equal(*found)
     torch.manual_seed(0)
@@ -155,7 +153,7 @@ def tied() -> nn.Module:
         (lambda: horseshoe(nn.GRU(3, 3)), "no weight of a dense"),
         (lambda: horseshoe(tied()), "0.weight: it is used as 0.weight and as 1.weight"),
         (lambda: horseshoe(nn.Embedding(4, 3, padding_idx=0)), "padding row"),
-        (lambda: horseshoe(add_scales(a_net())), "parametrized already"),
+        (lambda: horseshoe(horseshoe_scales(a_net())), "parametrized already"),
         (lambda: horseshoe(horseshoe(a_net())), "."),
     ],
 )
