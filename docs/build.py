@@ -2,7 +2,9 @@
 
 The pages are staged in build/docs with what the code says at this moment (the corrected Table 1) and what the
 experiments found (experiments/results), beside a copy of mkdocs.yml that has them in its menu, and Zensical renders
-them into build/site. `--figures` runs the tutorials again first and renews the pictures that they save.
+them into build/site. `--figures` runs the tutorials again first and renews the pictures that they save; those that are
+notebooks too are renewed by docs/notebooks.py. A picture that has a twin for dark pages (x-dark.png beside x.png) is
+shown as either.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ def run(page: Path, folder: Path) -> dict[str, object]:
 def draw_figures() -> None:
     """Run the tutorials and keep the pictures that their pages show."""
     for page in sorted((DOCS / "tutorials").glob("*.md")):
+        if "savefig(" not in page.read_text(encoding="utf-8"):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             run(page, Path(folder))
             for picture in sorted(Path(folder).glob("*.png")):
@@ -78,9 +82,23 @@ def stage(folder: Path = BUILD) -> None:
     _rewrite(pages / "table1.md", lambda text: text.replace(TABLE, render_table(table1(), "md")))
     _rewrite(pages / "math.md", literal)
     _rewrite(pages / "claims.md", lambda text: text.replace(CLAIMS, stage_results(pages / "claims")))
+    for page in pages.rglob("*.md"):
+        _rewrite(page, lambda text, folder=page.parent: both_schemes(text, folder))
     results = sorted(page.stem for page in (pages / "claims").glob("*.md"))
     config = configuration((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), results)
     (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
+
+
+def both_schemes(text: str, folder: Path) -> str:
+    """Markdown in which every picture with a twin for dark pages is shown on light ones, and the twin on dark ones."""
+
+    def both(found: re.Match[str]) -> str:
+        dark = found[2].removesuffix(".png") + "-dark.png"
+        if not (folder / dark).is_file():
+            return found[0]
+        return f"![{found[1]}]({found[2]}#only-light)\n![{found[1]}]({dark}#only-dark)"
+
+    return re.sub(r"!\[([^\]]*)\]\(([\w./]+\.png)\)", both, text)
 
 
 def configuration(text: str, results: Sequence[str]) -> str:

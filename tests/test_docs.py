@@ -223,6 +223,8 @@ def test_the_lines_of_other_libraries_run_where_they_are_installed(line, code):
 def test_tutorials_show_the_pictures_that_they_save(page):
     text = page.read_text(encoding="utf-8")
     saved = set(re.findall(r'savefig\("([^"]+)"', text))
+    if "[The same as a notebook]" in text:
+        pytest.skip("it shows its figures: tests/test_notebooks.py")
     shown = {Path(target).name for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
     assert saved == shown
 
@@ -301,6 +303,12 @@ def test_staging_writes_the_table_of_the_code(tmp_path):
     assert all(f"| {cell.posterior} |" in text and f" {cell.prior} |" in text for cell in cells)
     assert not list((tmp_path / "docs").rglob("*.py"))
     assert build.CLAIMS not in (tmp_path / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def test_pictures_have_a_dark_side_where_there_is_one(tmp_path):
+    (tmp_path / "a-dark.png").touch()
+    text = build.both_schemes("![one](a.png) ![other](b.png)", tmp_path)
+    assert text == "![one](a.png#only-light)\n![one](a-dark.png#only-dark) ![other](b.png)"
 
 
 def result(folder, experiment, scale):

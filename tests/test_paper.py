@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+import sys
 
 import pytest
 import torch
@@ -33,6 +34,19 @@ def test_figure_1():
     logits, kl = model(torch.randn(2, 3, 32, 32))
     assert logits.shape == (2, 10)
     assert kl.dim() == 0
+    assert kl > 0
+
+
+def test_the_appendix_imports_it_under_its_own_name(monkeypatch):
+    """As docs/migrating.md says: one line, and then the appendix's import as it is printed."""
+    monkeypatch.setitem(sys.modules, "bayes_layers", paper.bayes_layers)
+    import bayes_layers as printed
+    from bayes_layers import Conv2d
+
+    assert printed.Linear is bl.Linear
+    assert Conv2d is bl.Conv2d
+    logits, kl = printed.Linear(3, 2, **ARGUMENTS)(torch.zeros(4, 3))
+    assert logits.shape == (4, 2)
     assert kl > 0
 
 

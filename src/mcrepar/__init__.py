@@ -6,7 +6,7 @@ The public names are imported when they are first used, so `import mcrepar` does
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "mcrepar.errors": (

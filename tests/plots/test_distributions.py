@@ -54,3 +54,20 @@ def test_predictions_that_miss_are_set_apart():
 def test_bad_input_is_refused(call):
     with pytest.raises(ParameterError):
         call()
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        plots.reliability_diagram([0.5, 0.75], [0.75, 1.0], [0.6, 0.9], [0.5, 0.95], [3, 97]),
+        plots.histograms({"test": [0.1, 0.2], "out-of-distribution": [0.8, 0.9, 1.0]}, "Entropy", "nats"),
+        plots.predicted_against_true([0.0, 1.0], [0.1, 0.8], [-0.5, 0.2], [0.6, 0.9]),
+    ],
+    ids=["reliability", "histograms", "intervals"],
+)
+def test_names_lie_inside_the_axes(figure):
+    figure.canvas.draw()
+    for axes in figure.axes:
+        if axes.get_legend() is not None:
+            box, room = axes.get_legend().get_window_extent(), axes.get_window_extent()
+            assert room.x0 <= box.x0 <= box.x1 <= room.x1, (box, room)

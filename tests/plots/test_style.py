@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from mcrepar import ParameterError, plots
-from mcrepar.plots.style import COLOURS, line, panel, percent, thinned
+from mcrepar.plots.style import COLOURS, DARK_PAPER, line, panel, percent, thinned
 
 PAGES = {"light": ("#ffffff", "#f6f7f9"), "dark": ("#1c2229", "#14181d")}  # of cards, and around them
 
@@ -47,6 +47,23 @@ def test_a_png_is_a_picture_on_white():
     assert pixels.shape[:2] == (310, 450)
     assert (pixels[0, 0, :3] == 1).all()
     assert (pixels[:, :, :3] < 0.9).any()
+
+
+def colours_in(picture):
+    pixels = (imread(io.BytesIO(picture))[:, :, :3] * 255).round().astype(int)
+    return {f"#{r:02x}{g:02x}{b:02x}" for r, g, b in pixels.reshape(-1, 3)}, tuple(pixels[0, 0])
+
+
+def test_a_dark_png_has_the_colours_of_a_dark_page_and_leaves_the_figure():
+    drawn = plots.reliability_diagram([0.5, 0.75], [0.75, 1.0], [0.6, 0.9], [0.5, 0.95], [3, 97])
+    before = plots.png(drawn, dpi=100)
+    found, corner = colours_in(plots.png(drawn, dpi=100, dark=True))
+    assert "#{:02x}{:02x}{:02x}".format(*corner) == PAGES["dark"][1] == DARK_PAPER
+    light, dark = COLOURS["orange"]
+    assert dark in found
+    assert not {light, COLOURS["ink"][0], COLOURS["blue"][0], "#ffffff"} & found
+    assert plots.png(drawn, dpi=100) == before
+    assert light in colours_in(before)[0]
 
 
 def test_an_svg_stands_alone():

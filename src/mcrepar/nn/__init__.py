@@ -21,6 +21,8 @@ _HOMES = {
     **dict.fromkeys(LAYERS, "layers"),
     "calibrate": "passes",
     "ensemble": "ensembles",
+    "horseshoe": "scale_mixtures",
+    "horseshoe_scales": "scale_mixtures",
     "moment_module": "moments.export",
 }
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mcrepar.nn.ensembles import ensemble as ensemble
     from mcrepar.nn.moments.export import moment_module as moment_module
     from mcrepar.nn.passes import calibrate as calibrate
+    from mcrepar.nn.scale_mixtures import horseshoe as horseshoe
+    from mcrepar.nn.scale_mixtures import horseshoe_scales as horseshoe_scales
 
     Linear: Any
     Conv1d: Any

@@ -44,7 +44,7 @@ def reliability_diagram(
     dressed(bottom, "confidence: the largest mean probability", "share of data")
     width = high - low
     centre = (low + high) / 2
-    for many, strength, name in ((size >= FEW, 0.8, "accuracy"), (size < FEW, 0.28, "accuracy, few examples")):
+    for many, strength, name in ((size >= FEW, 0.8, "accuracy"), (size < FEW, 0.28, "few examples")):
         if many.any():
             top.bar(centre[many], accuracy[many], 0.94 * width[many], color=light("blue"), alpha=strength, label=name)
     top.hlines(confidence, low, high, color=light("orange"), linewidth=2.4, label="confidence")
@@ -55,7 +55,7 @@ def reliability_diagram(
     top.set_yticks(np.linspace(0, 1, 6))
     for axis in (bottom.xaxis, top.yaxis, bottom.yaxis):
         percent(axis)
-    legend(top, loc="upper left", ncols=3, columnspacing=1.2)
+    legend(top, loc="upper left", ncols=3, columnspacing=1.2, handlelength=1.6)
     return figure
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "violet": ("#7a42c9", "#c3a2ff"),
     "red": ("#b8304a", "#ff8a9b"),
 }
+DARK_PAPER = "#14181d"
 SERIES = ("blue", "orange", "green", "violet", "red")
 SIZE = (4.5, 3.1)  # inches
 MARGINS = {"left": 0.74, "right": 0.27, "bottom": 0.5, "top": 0.36}  # inches around the axes, the same in all figures
@@ -154,20 +155,46 @@ def plain(text: str) -> str:
     return shown.replace("$", r"\$")
 
 
-def png(figure: Figure, dpi: int = 160) -> bytes:
-    """The figure as a PNG on white.
+def png(figure: Figure, dpi: int = 160, dark: bool = False) -> bytes:
+    """The figure as a PNG, on white or in the colours of a dark page.
 
     Args:
-        figure: to write.
+        figure: to write; it stays as it is.
         dpi: dots per inch.
+        dark: whether the page is dark.
 
     >>> png(panel("A title", "x", "y")[0], dpi=50)[1:4]
     b'PNG'
     """
     buffer = io.BytesIO()
-    with _quiet():
-        figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    with _quiet(), _recoloured(figure) if dark else nullcontext():
+        paper = DARK_PAPER if dark else "white"
+        figure.savefig(buffer, format="png", dpi=dpi, facecolor=paper, metadata={"Software": None})
     return buffer.getvalue()
+
+
+@contextmanager
+def _recoloured(figure: Figure) -> Iterator[None]:
+    """The colours of a light page exchanged for those of a dark one, in every part of a figure, for a while."""
+    from matplotlib.colors import to_rgba_array
+
+    there = {tuple(to_rgba_array(here)[0, :3]): to_rgba_array(dark)[0, :3] for here, dark in COLOURS.values()}
+    before: list[tuple[Callable[[Any], object], Any]] = []
+    for artist in figure.findobj():
+        for part in ("color", "facecolor", "edgecolor"):
+            get, put = (getattr(artist, f"{verb}_{part}", None) for verb in ("get", "set"))
+            if get is None or put is None or (part == "color" and hasattr(artist, "get_facecolor")):
+                continue
+            old = get()
+            new = np.array([[*there.get(tuple(row[:3]), row[:3]), row[3]] for row in to_rgba_array(old)]).reshape(-1, 4)
+            if not np.array_equal(new, to_rgba_array(old)):  # to set a colour again may show what was transparent
+                before.append((put, old))
+                put(new if len(new) > 1 else tuple(new[0]))
+    try:
+        yield
+    finally:
+        for put, old in before:
+            put(old)
 
 
 def svg(figure: Figure, label: str, prefix: str) -> str:

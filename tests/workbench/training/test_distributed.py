@@ -74,8 +74,9 @@ def test_two_processes_train_one_network_and_resume_it(tmp_path):
     options = {"threads": 1, "draws": 2}
     whole, stopped, fewer = (words(tmp_path, name, **options) for name in ("whole", "stopped", "fewer"))
     numbers = words(
-        tmp_path / "numbers", model="fcnet", model_options={"hidden": [4]}, augment="none", epochs=2, threads=1
-    )
+        tmp_path / "numbers", model="fcnet", model_options={"hidden": [4]}, augment="none", epochs=2, threads=1,
+        gradient_accumulation=2,
+    )  # fmt: skip
     runs = (whole, [*stopped, "--stop"], [*stopped, "--resume"], [*fewer, "--stop"], numbers)
     out = torchrun(script, *(" ".join(run) for run in runs))
     assert out.count("equal on 0") == out.count("equal on 1") == 3, out

@@ -19,6 +19,7 @@ from mcrepar.validation import check_value, fits
 END = "...\n"  # what YAML writes after a value that stands alone
 # between a run and its continuation
 MAY_DIFFER = ("out", "root", "resume", "progress", "threads", "tensorboard", "twin", "seeds")
+ACCUMULATED = "direct"  # how gradient accumulation estimates a KL: by draws of the weights
 CHECKSUM = re.compile(r"# checksum of the options that may not change: ([0-9a-f]{16})")
 
 
@@ -76,6 +77,9 @@ class BayesOptions:
     n_mc_iter: int | None = option(None, "M, the Monte Carlo iterations of the KL; null: the exact KL where it exists")
     draws: int = option(1, "draws of the weights in a step, over which the likelihood is averaged")
     last_layer_draws: int | Literal["exact"] | None = option(None, "draws of the last dense layer's output for each")
+    gradient_accumulation: int | None = option(
+        None, "the paper's baseline: M forwards and backwards in a step, each with one draw for likelihood and KL"
+    )
     beta: float = option(1.0, "the weight of the KL at the end of its schedule; below 1 a tempered posterior")
     kl_schedule: Literal["graves", "blundell", "paper", "constant", "linear", "cyclic"] = option(
         "graves", "the weight of the KL by step: graves is 1; constant, linear and cyclic reach beta"
@@ -158,9 +162,21 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
         if self.beta != 1 and self.kl_schedule in ("graves", "blundell", "paper"):
             why = f"--kl-schedule {self.kl_schedule} has no beta"
             raise ParameterError(f"--beta {self.beta:g}", why, "--kl-schedule constant, linear or cyclic")
-
+        if self.gradient_accumulation is not None:
+            self._check_accumulation(self.gradient_accumulation)
         if self.stop_on != TrainConfig.stop_on and self.patience is None:
             raise ParameterError(f"--stop-on {self.stop_on}", "nothing stops without --patience", "--patience 10 too")
+
+    def _check_accumulation(self, iterations: int) -> None:
+        """Refuse what would give an iteration another number of draws than one, or its KL another estimator."""
+        asked = f"{flag('gradient_accumulation')} {iterations}"
+        for name in ("draws", "last_layer_draws", "n_mc_iter"):
+            if (value := getattr(self, name)) != getattr(TrainConfig, name):
+                why = f"each of its iterations has one draw, and {flag(name)} {value} asks for others"
+                raise ParameterError(asked, why, f"one of the two: {asked} averages over {iterations} draws by itself")
+        if self.kl_method not in ("auto", ACCUMULATED):
+            why = f"it samples the KL by {ACCUMULATED}, and --kl-method {self.kl_method} is another estimator"
+            raise ParameterError(asked, why, f"--kl-method {self.kl_method} without it, or --kl-method {ACCUMULATED}")
 
     def runs(self) -> list[TrainConfig]:
         """The runs to train: this one, or one for every seed in a folder of its own.
@@ -208,6 +224,7 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
 
 LEAST: Mapping[str, float] = {
     "validation": 0, "calibration": 2, "deterministic_epochs": 0, "n_mc_iter": 1, "draws": 1, "beta": 0,
+    "gradient_accumulation": 1,
     "kl_cycles": 1, "epochs": 1, "batch_size": 1, "weight_decay": 0, "patience": 1, "validation_draws": 1, "seed": 0,
     "checkpoint_minutes": 0, "threads": 1,
 }  # fmt: skip

@@ -148,10 +148,18 @@ class Learner:
             raise ParameterError("the deterministic network", f"its nll is {nll.item()}", "a smaller --lr")
         return Elbo(nll, nll, torch.zeros(()))
 
-    def descend(self, e: Elbo, step: int) -> str | None:
+    @property
+    def iterations(self) -> int:
+        """Forwards and backwards in a step: one, or those of gradient accumulation where the weights are random."""
+        return 1 if self.bayesian is None else self.config.gradient_accumulation or 1
+
+    def backward(self, e: Elbo) -> Elbo:
+        """Add the gradients of an iteration to those of the step; its numbers, without the graph."""
+        (e.loss / self.iterations).backward()  # type: ignore[no-untyped-call]
+        return Elbo(e.loss.detach(), e.nll.detach(), e.kl.detach())
+
+    def descend(self, step: int) -> str | None:
         """One step of Adam; or nothing but the name of the parameter whose gradient is not finite."""
-        self.optimizer.zero_grad()
-        e.loss.backward()  # type: ignore[no-untyped-call]
         self.world.average(self.likelihood.parameters())
         named = [*self.net.named_parameters(), *self.likelihood.named_parameters()]
         gradients = {name: p.grad for name, p in named if p.grad is not None}
@@ -162,6 +170,7 @@ class Learner:
             torch.nn.utils.clip_grads_with_norm_([p for _, p in named], self.config.clip, norm)
         self._set_rates(step)
         self.optimizer.step()
+        self.optimizer.zero_grad()
         return None
 
     def _set_rates(self, step: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,12 @@ def _run(config: TrainConfig, world: World) -> Path:
     finally:
         folder.release()
     return folder.path
+
+
+def mean_of(parts: Sequence[Elbo]) -> Elbo:
+    """The numbers of a step from those of its iterations."""
+    loss, nll, kl = (torch.stack(column).mean() for column in zip(*((e.loss, e.nll, e.kl) for e in parts), strict=True))
+    return Elbo(loss, nll, kl)
 
 
 class Trainer:
@@ -135,20 +141,23 @@ class Trainer:
         x, y = self.task.batch(index, step)
         torch.manual_seed(seed_of(self.config.seed, "noise", step, self.world.rank))
         self.learner.remember()
-        e, failure = None, "the loss of another process is not finite"
-        try:
-            with checks.at_once():  # its loss is read at every step anyway
-                e = self.learner.objective(x, y, step)
-        except McreparError as error:
-            failure = f"{error.asked}: {error.why}"
-        due = self.world.rank == 0 and time.monotonic() - self.written >= 60 * self.config.checkpoint_minutes
-        word = self.world.largest(FAILED if e is None else signals.number or int(due))
-        if e is None or word == FAILED:
-            raise self._diverged(failure)
-        wrong = self.learner.descend(e, step)
+        word, parts = 0, []
+        for _ in range(self.learner.iterations):
+            e, failure = None, "the loss of another process is not finite"
+            try:
+                with checks.at_once():  # its loss is read at every step anyway
+                    e = self.learner.objective(x, y, step)
+            except McreparError as error:
+                failure = f"{error.asked}: {error.why}"
+            due = self.world.rank == 0 and time.monotonic() - self.written >= 60 * self.config.checkpoint_minutes
+            word = self.world.largest(FAILED if e is None else signals.number or int(due))
+            if e is None or word == FAILED:
+                raise self._diverged(failure)
+            parts.append(self.learner.backward(e))
+        wrong = self.learner.descend(step)
         if wrong is not None:
             raise self._diverged(f"the gradient of {wrong} is not finite")
-        self._count(e, y)
+        self._count(mean_of(parts), y)
         return word
 
     def _diverged(self, why: str) -> Diverged:

@@ -24,7 +24,7 @@ from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.trained_model import LAYOUTS, Preparation, TrainedModel
 from mcrepar.user_files import read_json
 from mcrepar.workbench.training.checkpoint import PARTS, mismatch, newest, read_weights, restore
-from mcrepar.workbench.training.config import TrainConfig, read_config
+from mcrepar.workbench.training.config import ACCUMULATED, TrainConfig, read_config
 from mcrepar.workbench.training.task import Facts, calibration_batch, digest, read_data
 
 
@@ -82,14 +82,22 @@ def build_network(config: TrainConfig, facts: Facts, warm: bool = False) -> nn.M
     return net
 
 
+def kl_of(config: TrainConfig) -> tuple[str, int | None]:
+    """The method of the KL and its number of draws; an iteration of gradient accumulation takes one.
+
+    >>> kl_of(TrainConfig(n_mc_iter=1000)), kl_of(TrainConfig(gradient_accumulation=1000))
+    (('auto', 1000), ('direct', 1))
+    """
+    return (config.kl_method, config.n_mc_iter) if config.gradient_accumulation is None else (ACCUMULATED, 1)
+
+
 def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
     """The network with random weights, centred where its weights are."""
     return bayesian(
         net,
         posterior(config.posterior, **config.posterior_options),
         prior(config.prior, **config.prior_options),
-        config.kl_method,
-        config.n_mc_iter,
+        *kl_of(config),
         start_std=config.start_std,
         pretrained=config.pretrained,
         forward=config.forward,
