@@ -159,7 +159,7 @@ def test_more_bytes_than_a_page_is_made_of_are_refused(root, monkeypatch):
 
 def test_a_folder_without_a_network_says_so(tmp_path):
     write_run(tmp_path / "one")
-    with pytest.raises(ParameterError, match="damaged|no run"):
+    with pytest.raises(ParameterError, match=r"config\.yaml"):
         stored_network(Runs(tmp_path), "one")
 
 

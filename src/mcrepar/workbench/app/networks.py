@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -172,12 +173,10 @@ def _saved(runs: Runs, name: str) -> Network:
     return Network(bnn, None, None, "", code, ("A saved network has no code: predictions need the network itself.",))
 
 
-def _without_code(config: Mapping[str, object]) -> nn.Module:
+def _without_code(config: Mapping[str, Any]) -> nn.Module:
     """A module with the tensors that a saved network says it has, and no forward."""
-    net, made = nn.Module(), {}
-    random, plain, tied = config["random"], config["plain"], config["tied"]
-    assert isinstance(random, list) and isinstance(plain, dict) and isinstance(tied, dict)
-    items = {name: item for item in random for name in item["names"]}
+    net, made, plain, tied = nn.Module(), dict[str, Any](), config["plain"], config["tied"]
+    items = {name: item for item in config["random"] for name in item["names"]}
     first = {**{name: item["names"][0] for name, item in items.items()}, **tied}
     aspects = {**plain, **items, **{name: plain[other] for name, other in tied.items()}}
     if sum(math.prod(item["shape"]) for item in aspects.values()) > _MOST_WEIGHTS:
@@ -185,14 +184,16 @@ def _without_code(config: Mapping[str, object]) -> nn.Module:
     for name, item in aspects.items():
         key = first.get(name, name)
         if key not in made:
-            made[key] = torch.zeros(item["shape"], dtype=getattr(torch, item["dtype"]))
-            if made[key].is_floating_point():
-                made[key] = nn.Parameter(made[key])
+            zeros = torch.zeros(item["shape"], dtype=getattr(torch, item["dtype"]))
+            made[key] = nn.Parameter(zeros) if name in items else zeros
         *path, last = name.split(".")
         owner = net
         for part in path:
             if part not in owner._modules:
                 owner.add_module(part, nn.Module())
             owner = owner.get_submodule(part)
-        owner.register_parameter(last, made[key]) if name in items else owner.register_buffer(last, made[key])
+        if name in items:
+            owner.register_parameter(last, made[key])
+        else:
+            owner.register_buffer(last, made[key])
     return net

@@ -41,6 +41,7 @@ def test_the_table_and_the_figures_say_what_diagnose_says(root):
         assert row[2:] == pytest.approx((t.weights, t.kl_per_weight, t.moved, t.spread, t.signal_to_noise, t.noisy,
                                          t.at_prior, t.effective))  # fmt: skip
     by_name = {figure.name: figure for figure in found.figures}
+    assert list(by_name)[:4] == ["kl", "moved", "signal", "shares"]
     drawn = {text: y for trace in by_name["kl"].traces for text, y in zip(trace["text"], trace["y"], strict=True)}
     assert drawn == pytest.approx({t.name: t.kl_per_weight for t in diagnosis.tensors})
     assert by_name["shares"].traces[0]["y"] == pytest.approx([t.effective / t.weights for t in diagnosis.tensors])
@@ -50,16 +51,19 @@ def test_the_table_and_the_figures_say_what_diagnose_says(root):
 
 def test_moments_stand_beside_draws(root):
     found = answer(root, network="zoo:small_conv", draws="4")
-    assert [f.name for f in found.figures] == ["kl", "moved", "signal", "shares", "probabilities", "uncertainty"]
-    x, y = (np.array(found.figures[4].traces[1][key]) for key in "xy")
+    names = [f.name for f in found.figures]
+    assert names == ["kl", "signal", "shares", "probabilities", "confidence-sets", "entropy", "mutual-information"]
+    x, y = (np.array(found.figures[3].traces[1][key]) for key in "xy")
     assert len(x) == 32 * 10
     for probs in (x, y):
         np.testing.assert_allclose(probs.reshape(32, 10).sum(1), 1, rtol=1e-5)
     assert 0 < np.abs(x - y).mean() < 0.05
-    again = answer(root, network="zoo:small_conv", draws="5").figures[4]
+    again = answer(root, network="zoo:small_conv", draws="5").figures[3]
     np.testing.assert_array_equal(again.traces[1]["y"], y)  # moments draw nothing of the weights
-    sets = found.tables[1]
-    assert all(0 <= share <= 1 for row in sets.rows for share in row)
+    drawn = {row[0]: row[1:3] for row in found.tables[1].rows}
+    by_both = [dict(zip(trace["x"], trace["y"], strict=True)) for trace in found.figures[4].traces]
+    for tau in (0.5, 0.6, 0.7, 0.8, 0.9, 1):
+        assert drawn[tau] == pytest.approx([shares[tau] for shares in by_both])
 
 
 def test_moments_can_be_fitted(root):
@@ -67,7 +71,7 @@ def test_moments_can_be_fitted(root):
     assert "not fitted" in plain.notes[-1]
     assert "fitted to draws on every other input" in fitted.notes[-1]
     assert "calibrate_moments" in fitted.code
-    assert plain.figures[5].traces != fitted.figures[5].traces
+    assert plain.figures[-1].traces != fitted.figures[-1].traces
 
 
 def test_a_regression_compares_means_and_standard_deviations(root):
@@ -80,7 +84,7 @@ def test_a_regression_compares_means_and_standard_deviations(root):
 
 def test_a_saved_network_is_diagnosed_and_no_more(root):
     found = answer(root, network="saved")
-    assert [f.name for f in found.figures] == ["kl", "moved", "signal", "shares"]
+    assert [f.name for f in found.figures] == ["kl", "signal", "shares"]  # nothing has moved yet
     assert any("no code" in note for note in found.notes)
     assert "they have not been trained" in found.headline
 

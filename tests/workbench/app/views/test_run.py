@@ -155,10 +155,9 @@ def test_without_runs_it_says_how_to_get_some(tmp_path):
         found = answer(root)
         assert says in found.headline
         folder = "runs" if root is None else root
-        train, evaluate, app = found.code.splitlines()
+        train, evaluate = found.code.splitlines()
         assert train == f"mcrepar train --recipe digits --out {folder}/digits"
         assert evaluate == f"mcrepar evaluate {folder}/digits"
-        assert app == f"mcrepar app --runs {folder}"
 
 
 def test_a_name_from_outside_is_no_choice(root):

@@ -166,7 +166,7 @@ const drawing = (() => {
     if (Number.isInteger(cell) && Math.abs(cell) < 1e15) return cell.toLocaleString("en-US");
     const size = Math.abs(cell);
     if (size >= 1e4 && size < 1e15) return Math.round(cell).toLocaleString("en-US");
-    return size >= 1e15 || size < 1e-4 ? cell.toExponential(3) : String(Number(cell.toPrecision(4)));
+    return size >= 1e15 || size < 1e-4 ? cell.toExponential(3) : String(Number(cell.toPrecision(5)));
   }
 
   function csv(table) {

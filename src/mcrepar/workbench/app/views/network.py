@@ -29,6 +29,15 @@ _DRAWS = 30
 _POINTS = 2000  # of a scatter plot
 _AXIS = "tensor, from input to output"
 _STYLES = (("@series1", "circle"), ("@series2", "square"), ("@series3", "diamond"), ("@series4", "triangle-up"))
+_NUMBERS = (  # what is compared of a regression: name, title, unit, and what of a prediction
+    ("means", "Means", "mean of y", {"mean": "mean"}),
+    ("spreads", "Standard deviations", "standard deviation", {"of y": "std", "epistemic": "epistemic"}),
+)
+_CLASSES = (
+    ("probabilities", "Probabilities", "probability", {"probability of a class": "probs"}),
+    ("entropy", "Entropy", "nats", {"entropy of a prediction": "entropy"}),
+    ("mutual-information", "Mutual information", "nats", {"of weights and answer": "mutual_information"}),
+)
 
 Array = NDArray[np.float64]
 
@@ -99,27 +108,24 @@ def _predicted(network: Network, draws: int, fit: bool) -> tuple[_Pair | None, s
 
 
 def _tensor_figures(found: Diagnosis) -> list[Figure]:
-    rows = found.tensors
-    shares = [
-        _curve("effectively random", rows, [t.effective / t.weights for t in rows], 0),
-        _curve("at the prior", rows, [t.at_prior for t in rows], 1),
-    ]
-    largest = max(rows, key=lambda t: t.kl_per_weight)
-    loudest = min(rows, key=lambda t: t.signal_to_noise)
-    axis = {"dtick": 1} if len(rows) <= 12 else {}
-    zero = {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}
+    rows, axis = found.tensors, {"dtick": 1} if len(found.tensors) <= 12 else {}
+    largest, loudest = max(rows, key=lambda t: t.kl_per_weight), min(rows, key=lambda t: t.signal_to_noise)
+    zero: dict[str, Any] = {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}
+    even = [_level(rows)] if loudest.signal_to_noise < 3 else []
+    shares = {"effectively random": [t.effective / t.weights for t in rows], "at the prior": [t.at_prior for t in rows]}
+    count = f"{found.effective:,.0f} of {found.weights:,} in all"
     figures = [
         Figure("kl", "KL per weight", f"The KL of a weight, tensor by tensor; most in {largest.name}.",
                _kinds(rows, lambda t: t.kl_per_weight), _AXIS, "nats per weight", layout=zero),
         Figure("moved", "How far the scales moved", "The mean change of log scale since the initialisation, by tensor.",
                _kinds(rows, lambda t: t.moved), _AXIS, "change of log scale", layout=zero),
-        Figure("signal", "Signal to noise",
-               f"The median of |mean| / standard deviation, by tensor; the least in {loudest.name}.",
-               _kinds(rows, lambda t: t.signal_to_noise), _AXIS, "median of |mean| / std",
-               y_log=all(t.signal_to_noise > 0 for t in rows), layout={"xaxis": axis, "shapes": [_level(1.0)]}),
-        Figure("shares", "How many weights are random", "The shares of a tensor's weights that are effectively "
-               f"random ({found.effective:,.0f} of {found.weights:,} in all) and that are at the prior.",
-               [trace for trace in shares if trace["y"]], _AXIS, "share of its weights", layout={"xaxis": axis, "yaxis": {"range": [-0.02, 1.02]}}),
+        Figure("signal", "Signal to noise", f"The median of |mean| / std, by tensor; the least in {loudest.name}.",
+               [*_kinds(rows, lambda t: t.signal_to_noise), *even], _AXIS, "median of |mean| / std", False,
+               loudest.signal_to_noise > 0, {"xaxis": axis}),
+        Figure("shares", "How many weights are random",
+               f"The shares of a tensor's weights that are effectively random ({count}) and that are at the prior.",
+               [_curve(name, rows, y, place) for place, (name, y) in enumerate(shares.items()) if y[0] is not None],
+               _AXIS, "share of its weights", layout=zero),
     ]  # fmt: skip
     return [figure for figure in figures if figure.traces]
 
@@ -130,7 +136,7 @@ def _kinds(rows: Sequence[TensorDiagnosis], value: Any) -> list[dict[str, Any]]:
     chosen = {kind: [t if t.name.rpartition(".")[2] == kind else None for t in rows] for kind in kinds[:4]}
     known = {k: [None if t is None else value(t) for t in ts] for k, ts in chosen.items()}
     traces = [_curve(kind, rows, known[kind], place) for place, kind in enumerate(chosen)]
-    return [trace for trace in traces if trace["y"]]
+    return [trace for trace in traces if any(trace["y"])]  # where nothing moved there is nothing to see
 
 
 def _curve(name: str, rows: Sequence[TensorDiagnosis], y: Sequence[float | None], place: int) -> dict[str, Any]:
@@ -140,9 +146,8 @@ def _curve(name: str, rows: Sequence[TensorDiagnosis], y: Sequence[float | None]
                 text=[rows[k - 1].name for k in numbers], hovertemplate="%{text}: %{y:.3g}")  # fmt: skip
 
 
-def _level(y: float) -> dict[str, Any]:
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y,
-            "line": {"color": "@edge", "width": 1.5, "dash": "dot"}}  # fmt: skip
+def _level(rows: Sequence[TensorDiagnosis]) -> dict[str, Any]:
+    return line("noise = mean", [1, len(rows)], [1, 1], "@edge", mode="lines", dash="dot")
 
 
 def _tensor_table(found: Diagnosis) -> Table:
@@ -161,13 +166,26 @@ def _tensor_table(found: Diagnosis) -> Table:
 
 def _pair_figures(pair: _Pair) -> list[Figure]:
     if pair.drawn.classes is None:
-        rows = (("means", "Means", "mean of y", {"mean": "mean"}),
-                ("spreads", "Standard deviations", "standard deviation", {"of y": "std", "epistemic": "epistemic"}))
-    else:
-        rows = (("probabilities", "Probabilities", "probability", {"probability of a class": "probs"}),
-                ("uncertainty", "Uncertainty", "nats", {"entropy": "entropy",
-                                                        "mutual information": "mutual_information"}))  # fmt: skip
-    return [_scatter(pair, *row) for row in rows]
+        return [_scatter(pair, *row) for row in _NUMBERS]
+    first, *others = (_scatter(pair, *row) for row in _CLASSES)
+    return [first, _sets_figure(pair), *others]
+
+
+def _sets_figure(pair: _Pair) -> Figure:
+    """Confidence sets by both."""
+    taus = [k / 50 for k in range(51)]
+    shares = [[float(p.confident(tau).double().mean()) for tau in taus] for p in (pair.drawn, pair.moments)]
+    traces = [
+        line(name, taus, y, colour, mode="lines", dash=dash, shape="hv")
+        for name, y, colour, dash in (
+            (f"{pair.drawn.draws} draws", shares[0], "@series1", "solid"),
+            ("moments", shares[1], "@series2", "dash"),
+        )
+    ]
+    alt = f"The share of answers in the confidence set falls with the threshold; at 0.9 it is {shares[0][45]:.0%} by "
+    alt += f"draws and {shares[1][45]:.0%} by moments."
+    return Figure("confidence-sets", "Confidence sets, both ways", alt, traces, "threshold",
+                  "share of the answers", layout={"xaxis": {"range": [0, 1]}})  # fmt: skip
 
 
 def _scatter(pair: _Pair, name: str, title: str, unit: str, parts: Mapping[str, str]) -> Figure:
@@ -180,7 +198,7 @@ def _scatter(pair: _Pair, name: str, title: str, unit: str, parts: Mapping[str, 
         traces.append(line(part, x[::step], y[::step], colour, symbol=symbol, mode="markers"))
     apart = ", ".join(f"{part} by {np.abs(x - y).mean():.3g} in the mean" for part, (x, y) in pairs.items())
     alt = f"{title} by moments against those by {pair.drawn.draws} draws; they differ: {apart}."
-    return Figure(name, f"{title}: moments against draws", alt, traces, f"{unit}, {pair.drawn.draws} draws",
+    return Figure(name, f"{title}, both ways", alt, traces, f"{unit}, {pair.drawn.draws} draws",
                   f"{unit}, moments")  # fmt: skip
 
 
@@ -227,8 +245,8 @@ def network_view(root: Path | None) -> View:
         "Your network",
         "What did the posterior learn?",
         (
-            "A posterior that has learned moves away from where it began and from its prior: scales grow where the data "
-            "do not care for a weight, and shrink where they do. A tensor that is still at its prior carries noise alone.",
+            "A posterior that has learned has moved away from where it began and from its prior: scales grow where the "
+            "data do not care for a weight, and shrink where they do. A tensor at its prior carries noise alone.",
             "One pass of means and variances (moments) can stand in for many draws; here both predict the same inputs.",
         ),
         (
