@@ -55,11 +55,7 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
 def _no_runs(runs: Runs) -> Answer:
     """What to do first."""
     root = "runs" if runs.root is None else shlex.quote(str(runs.root))
-    text = (
-        "No folder of runs was given (--runs)."
-        if runs.root is None
-        else f"There is no run in the folder {runs.root} yet."
-    )
+    text = f"There is no run in the folder {runs.root} yet." if runs.root else "No folder of runs was given (--runs)."
     return Answer(
         f"{text} The commands below train a small network and evaluate it; then reload this page.",
         notes=["Meanwhile “Your network” shows untrained networks, and “The paper” needs no network at all."],
