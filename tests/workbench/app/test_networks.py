@@ -12,6 +12,7 @@ import mcrepar
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.models import model
 from mcrepar.workbench.app import networks as networks_module
+from mcrepar.workbench.app.memory_budget import network_sides
 from mcrepar.workbench.app.networks import NOISE, ZOO, stored_network, zoo_network
 from mcrepar.workbench.app.runs import Runs
 from mcrepar.workbench.training import train
@@ -173,6 +174,17 @@ def test_the_zoo_is_as_it_was_initialised(posterior):
     exec(compile(f"import torch, mcrepar\n{network.code}", "code", "exec"), scope)
     assert scope["x"].shape == network.x.shape
     assert scope["bnn"].diagnose().weights == network.bnn.diagnose().weights
+
+
+@pytest.mark.parametrize("name", [name.removeprefix("zoo:") for name in ZOO])
+def test_initial_weights_do_not_depend_on_what_other_threads_draw(name):
+    found = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with networks_module._Seeded():
+            found.append(torch.cat([p.detach().flatten() for p in model(name, size=network_sides(name)).parameters()]))
+    assert found[0].std() > 0
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_the_zoo_s_names_are_those_of_models():

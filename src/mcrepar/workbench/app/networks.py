@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mcrepar.distributions.posteriors import POSTERIORS
 from mcrepar.errors import McreparError, ParameterError
@@ -32,6 +33,7 @@ from mcrepar.workbench.training.task import Facts
 ZOO = {f"zoo:{name}": f"{name}, untrained" for name in
        ("small_conv", "fcnet", "alexnet", "resnet20", "resnet32", "resnet56", "unet3d_encoder")}  # fmt: skip
 NOISE = "noise, as standardised data would be"
+_RANDOM = ("uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "trunc_normal_")
 _MOST_WEIGHTS = 80_000_000
 _FEW = 1_000_000  # weights, from which on fewer inputs are predicted
 _MOST_NUMBERS = 2**24  # of all inputs
@@ -59,6 +61,18 @@ class Network:
     notes: tuple[str, ...] = ()
 
 
+class _Seeded(TorchFunctionMode):
+    """Initial weights from a generator of their own: torch's default one is shared by all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = {"generator": self.generator} if func.__name__ in _RANDOM else {}
+        return func(*args, **{**(kwargs or {}), **own})
+
+
 def zoo_network(name: str, posterior: str, prior: str) -> Network:
     """A network of the zoo with random initial weights, 10 classes and inputs of 3 channels and 32 to a side.
 
@@ -68,9 +82,10 @@ def zoo_network(name: str, posterior: str, prior: str) -> Network:
         prior: its name.
     """
     sides = network_sides(name)
-    torch.manual_seed(0)
+    with _Seeded():
+        net = model(name, size=sides)
     signs = "keep" if POSTERIORS[posterior].support.lower >= 0 else ""
-    bnn = bayesian(model(name, size=sides), posterior, prior, signs=signs).eval()
+    bnn = bayesian(net, posterior, prior, signs=signs).eval()
     x = _noise(bnn, 3, sides)
     if x is not None and bnn.calibration.layers:
         bnn.calibrate(x)
