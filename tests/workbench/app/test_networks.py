@@ -66,7 +66,8 @@ def test_the_network_of_a_run_is_the_trained_one(root):
 
 def test_stored_images_are_prepared_as_the_data_were(root):
     arrays = whole_images()
-    np.savez(root / "mine" / "predictions.npz", **arrays)
+    twice = {name: np.concatenate([arrays[name]] * 2) for name in ("thumbnails", "thumbnail_indices")}
+    np.savez(root / "mine" / "predictions.npz", **arrays | twice)  # an image may be stored as doubtful and as a mistake
     network = stored_network(Runs(root), "mine")
     data = json.loads((root / "mine" / "run.json").read_text())["data"]
     expected = (arrays["thumbnails"][..., 0] / 255 - data["mean"][0]) / data["std"][0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -165,10 +166,11 @@ def _stored_images(runs: Runs, name: str, facts: Facts) -> Tensor | None:
         arrays = runs.open(name).arrays
     except ParameterError:  # the view of runs says it
         return None
-    images = arrays.get("thumbnails")
-    if images is None or not len(images) or images.shape[1:] != (*facts.size, facts.channels):
+    images, places = arrays.get("thumbnails"), arrays.get("thumbnail_indices")
+    if images is None or places is None or images.shape[1:] != (*facts.size, facts.channels) or not len(images):
         return None
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    _, first = np.unique(places, return_index=True)  # one may be stored twice: as doubtful and as a mistake
+    return torch.from_numpy(images[first]).permute(0, 3, 1, 2).contiguous()
 
 
 def _noise(bnn: BayesianModule, channels: int, size: tuple[int, ...]) -> Tensor | None:
