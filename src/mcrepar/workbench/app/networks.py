@@ -96,6 +96,7 @@ def zoo_network(name: str, posterior: str, prior: str) -> Network:
         f'bnn = mcrepar.bayesian(net, "{posterior}", "{prior}"{given})\n'
         f'x, likelihood = torch.randn{(len(x) if x is not None else 1, 3, *sides)}, "categorical"'
     )
+    code += "\nbnn.calibrate(x)  # BatchNorm" if bnn.calibration.layers else ""
     note = f"{name} ({MODELS[name].summary}) is as it was initialised: this is where a training begins."
     return Network(bnn, Categorical(), x, NOISE, code, (note,))
 
@@ -118,6 +119,11 @@ def stored_network(runs: Runs, name: str) -> Network:
         raise ParameterError(f"network {name!r}", why, "a folder as mcrepar wrote it") from None
 
 
+def network_files(folder: Path) -> list[Path]:
+    """What a network in a folder is read from."""
+    return [path for place in (folder, folder / "model", folder / "checkpoints") for path in sorted(place.glob("*"))]
+
+
 def _shown(runs: Runs, name: str) -> Path:
     """The folder as a reader would name it, who sits where the app was started."""
     assert runs.root is not None
@@ -127,8 +133,8 @@ def _shown(runs: Runs, name: str) -> Path:
 def _check_files(runs: Runs, folder: Path) -> None:
     """Refuse links that lead outside the folder of runs, and more bytes than a page is made of."""
     assert runs.root is not None
-    files = [path for place in (folder, folder / "model", folder / "checkpoints") for path in place.glob("*")]
-    for path in (folder / "model", folder / "checkpoints", *files):
+    files = network_files(folder)
+    for path in files:
         inside(runs.root, str(path), f"network {folder.name!r}: {path.name}")
     tensors = [path.stat().st_size for path in files if path.suffix in (".safetensors", ".pt") and path.is_file()]
     if max(tensors, default=0) > MOST_BYTES:
@@ -154,7 +160,8 @@ def _of_run(runs: Runs, name: str) -> Network:
     inputs = NOISE if images is None else f"the {len(images)} images that the evaluation stored"
     code = (
         "from mcrepar.workbench.training.setup import open_run\n\n"
-        f"run = open_run({str(folder)!r})\nbnn, likelihood = run.bnn, run.likelihood\n"
+        f"run = open_run({str(folder)!r})\nrun.calibrate()  # BatchNorm, if there is any\n"
+        "bnn, likelihood = run.bnn, run.likelihood\n"
         "x = run.prepare(run.dataset.test.x[:100])"
     )
     return Network(run.bnn, run.likelihood, x, inputs, code, tuple(notes))

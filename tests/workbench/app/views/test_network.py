@@ -22,7 +22,7 @@ def root(tmp_path_factory):
     write_numbers(folder / "numbers")
     numbers = {"model": "fcnet", "model_options": {}, "augment": "none", "epochs": 1}
     train(config(folder / "numbers", out=str(folder / "runs" / "numbers"), **numbers))
-    mcrepar.save(mcrepar.bayesian(nn.Linear(2, 1)), folder / "runs" / "saved")
+    mcrepar.save(mcrepar.bayesian(nn.Linear(4, 3)), folder / "runs" / "saved")
     return folder / "runs"
 
 

@@ -19,7 +19,7 @@ from mcrepar.nn.moments.moment_pass import calibrate_moments
 from mcrepar.prediction import Prediction, predict
 from mcrepar.workbench.app.answer import Answer, Figure, Table, line
 from mcrepar.workbench.app.controls import Choice, Number, Switch
-from mcrepar.workbench.app.networks import ZOO, Network, stored_network, zoo_network
+from mcrepar.workbench.app.networks import ZOO, Network, network_files, stored_network, zoo_network
 from mcrepar.workbench.app.runs import Runs
 from mcrepar.workbench.app.taylor_warning import without_warning
 from mcrepar.workbench.app.view import View
@@ -59,9 +59,7 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
 
 def _written(runs: Runs, name: str) -> tuple[tuple[str, int, int], ...]:
     """When the files of a network were written: what was computed of them holds until then."""
-    folder = runs.folder(name)
-    found = [path for place in (folder, folder / "model", folder / "checkpoints") for path in place.glob("*")]
-    stats = [(str(path), path.lstat()) for path in sorted(found)]
+    stats = [(str(path), path.lstat()) for path in network_files(runs.folder(name))]
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
