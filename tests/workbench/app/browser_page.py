@@ -17,6 +17,13 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 WAIT = 60_000  # milliseconds of one wait: on a busy machine
 DEADLINE = 240  # seconds of a whole test
 _SHOWN = "section.view:not([hidden])"
+_ANSWERED = f"""() => {{
+  const panel = document.querySelector("{_SHOWN}");
+  const text = (field) => (field.type === "checkbox" ? String(field.checked) : field.value);
+  const boxes = [...panel.querySelectorAll("[data-control]")];
+  const now = Object.fromEntries(boxes.map((b) => [b.dataset.control, text(b.querySelector("input, select"))]));
+  return !panel.hasAttribute("aria-busy") && panel.dataset.asked === JSON.stringify(now);
+}}"""  # the last answer is to what the fields show
 _LAUNCHER = '#!/bin/sh\necho $$ > "{pid}"\nexec "{chromium}" "$@"\n'  # exec keeps the number of the process
 
 
@@ -112,17 +119,20 @@ class Page:
         """What a field shows."""
         return self.field(name).evaluate("e => e.type === 'checkbox' ? String(e.checked) : e.value")
 
-    def set(self, name: str, text: str) -> None:
-        """Change a control as a user does, and wait for what comes of it."""
-        field = self.field(name)
-        kind = field.evaluate("e => e.tagName === 'SELECT' ? 'select' : e.type")
-        with self.answered():
+    def set(self, **texts: str) -> None:
+        """Change controls as a user does, one after the other, and wait for the answer to all of them."""
+        for name, text in texts.items():
+            field = self.field(name)
+            if not field.is_visible():
+                self.panel("summary").click()
+            kind = field.evaluate("e => e.tagName === 'SELECT' ? 'select' : e.type")
             if kind == "select":
                 field.select_option(text)
             elif kind == "checkbox":
                 field.set_checked(text == "true")
             else:
                 field.fill(text)
+        self.page.wait_for_function(_ANSWERED)
 
     @contextmanager
     def answered(self) -> Iterator[None]:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from torch import nn
 
+import mcrepar
 from tests.workbench.app.browser_page import CHROMIUM, DEADLINE, Chromium, Page
 from tests.workbench.app.example_run import write_run
 
@@ -45,6 +47,7 @@ def runs_folder(tmp_path_factory):
     write_run(folder / "simulated", seed=1, simulated=True)
     write_run(folder / "broken")
     (folder / "broken" / "predictions.npz").write_bytes(b"no archive")
+    mcrepar.save(mcrepar.bayesian(nn.Linear(3, 2)), folder / "saved")
     for name in ("simulated", "broken"):
         os.utime(folder / name, (1, 1))  # so that the other is the newest
     write_run(folder.parent / "secret")

@@ -14,7 +14,7 @@ from tests.workbench.app.example_run import arrays
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("quality", "distributions", "graph", "memory", "run")
+VIEWS = ("run", "network", "quality", "distributions", "graph", "memory")
 CHANGES = {
     "quality": {"iterations": "10^6", "variance": "0.01", "size1": "AlexNet", "size2": "", "size3": "10^9",
                 "size4": "VGG-19", "simulations": "1000", "entropy": "mc", "measure": "std", "log": "false",
@@ -26,6 +26,7 @@ CHANGES = {
     "memory": {"network": "VGG-16", "batch": "32", "memory": "24", "iterations": "10^4", "posterior": "gamma",
                "prior": "gamma"},
     "run": {"run": "simulated", "threshold": "0.55", "show": "sure"},
+    "network": {"network": "zoo:small_conv", "posterior": "normal", "prior": "laplace", "draws": "3", "fit": "true"},
 }  # fmt: skip
 FAMILIES = {  # the fields that only some families have
     ("horseshoe", "mixture"): {"q_slab": "2.5", "p_mix": "0.3", "p_scale1": "2", "p_scale2": "0.4"},
@@ -69,9 +70,12 @@ def assert_csv(data: bytes, table: Table) -> None:
             assert (float(text) == cell) if isinstance(cell, float | int) else (text == (cell or ""))
 
 
-def test_it_opens_on_the_paper_s_sample_run(open_page):
+def test_it_opens_on_the_newest_run_and_the_paper_s_view_on_its_sample_run(open_page, runs_folder):
     page = open_page().go()
-    assert page.view == "quality"
+    assert page.view == "run"
+    assert_shown(page, expected("run", runs_folder))
+    page.page.locator("#tab-the-paper").click()
+    page.page.wait_for_selector("#view-quality[data-answered]")
     assert_shown(page, expected("quality"))
 
 
@@ -84,15 +88,11 @@ def test_every_control_is_among_the_changes():
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_moves_the_numbers_to_the_library_s(open_page, runs_folder, view):
     page = open_page().go(f"?view={view}")
-    for name, text in CHANGES[view].items():
-        if not page.field(name).is_visible():
-            page.panel("summary").click()
-        page.set(name, text)
     texts = dict(CHANGES[view])
+    page.set(**texts)
     if view == "graph":  # a pair without a tuple: the last good picture stays, and the page says why
         assert "Theorem F" in page.panel(".notice").inner_text()
-        assert "radial" not in page.headline()
-        page.set("prior", "normal")
+        page.set(prior="normal")
         texts["prior"] = "normal"
     row = all_views(runs_folder)[view]
     assert_shown(page, expected(view, runs_folder, **texts))
@@ -102,25 +102,22 @@ def test_every_control_moves_the_numbers_to_the_library_s(open_page, runs_folder
 
 def test_fields_of_some_families_move_the_numbers_too(open_page):
     page = open_page().go("?view=distributions&weights=3&iterations=20")
-    page.panel("summary").click()
     for pair, fields in FAMILIES.items():
         texts = {name: page.text(name) for name in page.names()}
         texts |= {"posterior": pair[0], "prior": pair[1], **fields}
-        for name in ("posterior", "prior", *fields):
-            if page.text(name) != texts[name]:
-                page.set(name, texts[name])
+        page.set(posterior=pair[0], prior=pair[1], **fields)
         assert_shown(page, expected("distributions", **texts))
 
 
 def test_a_model_is_chosen_from_the_presets(open_page):
-    page = open_page().go()
+    page = open_page().go("?view=quality")
     menu = page.panel('[data-control="size4"] .presets')
     assert menu.input_value() == "10^8"
     with page.answered():
         menu.select_option("vgg19")
     assert page.text("size4") == "vgg19"
     assert page.headline() == expected("quality", size4="VGG-19").headline
-    page.set("size4", "12345678")
+    page.set(size4="12345678")
     assert menu.evaluate("e => e.selectedIndex") == -1
 
 
@@ -148,20 +145,19 @@ def test_a_link_restores_the_settings_and_what_it_shows_can_be_downloaded(open_p
 
 
 def test_bad_values_are_said_and_the_last_good_picture_stays(open_page):
-    page = open_page().go()
+    page = open_page().go("?view=quality")
     before, traces = page.headline(), page.traces("absolute-error")
     for text, says in (("", "Type a number."), ("-3", "too small"), ("many", "is no number"), ("1e30", "too large"),
                        ("<img src=x onerror=alert(1)>", "is no number")):  # fmt: skip
-        page.set("iterations", text)
+        page.set(iterations=text)
         assert says in page.error("iterations")
         assert page.field("iterations").get_attribute("aria-invalid") == "true"
         assert page.headline() == before
         assert page.traces("absolute-error") == traces
-    page.set("iterations", "500")
+    page.set(iterations="500")
     assert page.error("iterations") == ""
     assert page.headline() != before
-    for name in ("size1", "size2", "size3", "size4"):
-        page.set(name, "")
+    page.set(size1="", size2="", size3="", size4="")
     assert "at least one size" in page.error("size1")
     assert page.page.locator("img[src=x]").count() == 0
     assert page.faults == []
@@ -172,16 +168,16 @@ def test_a_link_with_bad_values_shows_the_start_values_and_says_so(open_page):
     assert "is not in the list" in page.error("posterior")
     assert "too small" in page.error("q_scale")
     assert page.headline() == expected("distributions", weights="7").headline
-    assert open_page().go("?view=nothing").view == "quality"
+    assert open_page().go("?view=nothing").view == "run"
 
 
 def test_a_damaged_run_is_named(open_page):
     page = open_page().go("?view=run")
     before = page.headline()
-    page.set("run", "broken")
+    page.set(run="broken")
     assert "predictions.npz is damaged" in page.panel(".notice").inner_text()
     assert page.headline() == before
-    page.set("run", "shapes")
+    page.set(run="shapes")
     assert page.panel(".notice").is_hidden()
 
 
@@ -189,12 +185,12 @@ def test_images_follow_the_threshold(open_page):
     page, a = open_page().go("?view=run&show=wrong"), arrays()
     counts = []
     for tau in ("0.4", "0.7", "1"):
-        page.set("threshold", tau)
+        page.set(threshold=tau)
         wrong = (a["confidence"] >= float(tau) - 1e-9) & (a["label"] != a["y"])
         counts.append(page.panel(".gallery img").count())
         assert counts[-1] == min(24, int(wrong[a["thumbnail_indices"]].sum()))
         assert page.panel("output").inner_text() == tau
     assert counts[0] > counts[-1]
-    page.set("threshold", "0.4")
+    page.set(threshold="0.4")
     assert page.panel(".gallery img").first.evaluate("e => e.naturalWidth") == 16
     assert re.search(r"wrong: it is (circle|square|triangle)", page.panel(".gallery img").first.get_attribute("alt"))

@@ -7,7 +7,9 @@ import json
 import re
 
 import pytest
+from torch import nn
 
+import mcrepar
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.app.export import export_page
 from mcrepar.workbench.app.server import Answers
@@ -63,6 +65,13 @@ def test_runs_go_in_where_there_are_some(tmp_path):
     assert str(tmp_path) not in page
     answer = stored_in(page)["run"]['["one","0.9"]']["answer"]
     assert answer["galleries"][0]["pictures"]
+
+
+def test_networks_go_in_too(tmp_path):
+    mcrepar.save(mcrepar.bayesian(nn.Linear(2, 1)), tmp_path / "runs" / "mine")
+    stored = {"network": {"network": ("mine",)}}
+    page = export_page(tmp_path / "app.html", tmp_path / "runs", stored).read_text(encoding="utf-8")
+    assert stored_in(page)["network"]['["mine"]']["answer"]["headline"].startswith("3 random weights in 2 tensors")
 
 
 @pytest.mark.parametrize(("name", "says"), [("", "it is a folder"), ("nothing/app.html", "there is no folder")])

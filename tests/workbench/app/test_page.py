@@ -43,7 +43,9 @@ def test_every_tab_has_its_panel(elements):
     tabs = {a["aria-controls"] for _, a in elements if a.get("role") == "tab"}
     panels = {a["id"] for _, a in elements if a.get("role") == "tabpanel"}
     assert tabs == panels
-    assert len(tabs) == 5
+    assert len(tabs) == 6
+    rows = [a["aria-label"] for _, a in elements if a.get("role") == "tablist"]
+    assert rows == ["Views", "The paper"]
 
 
 def test_nothing_comes_from_elsewhere():

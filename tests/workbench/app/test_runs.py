@@ -24,9 +24,19 @@ def root(tmp_path):
 
 def test_runs_are_found_newest_first(root):
     os.utime(root / "one", (1, 1))
-    assert Runs(root).names() == ["group/two", "one"]
-    assert Runs(root / "one").names() == ["."]
-    assert Runs(None).names() == Runs(root / "nothing").names() == []
+    assert list(Runs(root).names()) == ["group/two", "one"]
+    assert Runs(root / "one").names() == {".": "one"}
+    assert Runs(None).names() == Runs(root / "nothing").names() == {}
+
+
+def test_folders_with_a_network_are_found(root):
+    (root / "group" / "two" / "checkpoints").mkdir()
+    (root / "one" / "model").mkdir()
+    for folder in (root / "one" / "model", root / "empty"):
+        (folder / "config.json").write_text("{}")
+    assert set(Runs(root).names(networks=True)) == {"group/two", "one", "empty"}  # and none inside of a run
+    (root / "empty" / "config.json").unlink()
+    assert set(Runs(root).names(networks=True)) == {"group/two", "one"}
 
 
 def test_a_run_is_read(root):
@@ -140,7 +150,7 @@ def test_objects_are_not_unpickled(root):
 
 
 def test_what_would_fill_the_memory_is_refused(root, monkeypatch):
-    monkeypatch.setattr(runs_module, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(runs_module, "MOST_BYTES", 10_000)
     with zipfile.ZipFile(root / "one" / "predictions.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("y.npy", b"\0" * 100_000)
     with pytest.raises(ParameterError, match="when unpacked"):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import mcrepar
-from mcrepar.errors import TaylorWarning
-from mcrepar.workbench.app.taylor_warning import without_taylor_warning
+from mcrepar.errors import CollapseWarning, TaylorWarning
+from mcrepar.workbench.app.taylor_warning import without_taylor_warning, without_warning
 
 
 def taylor() -> None:
@@ -21,6 +21,15 @@ def test_the_warning_comes_back():
             taylor()
     with pytest.warns(TaylorWarning):
         taylor()
+
+
+def test_other_kinds_can_be_silenced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with without_warning(CollapseWarning):
+            warnings.warn("it has collapsed", CollapseWarning, stacklevel=1)
+            with pytest.raises(TaylorWarning):
+                taylor()
 
 
 def test_threads_wait_for_one_another():

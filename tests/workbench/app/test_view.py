@@ -11,7 +11,7 @@ from mcrepar.workbench.app.server import Answers
 from mcrepar.workbench.app.views import all_views
 from tests.workbench.app.example_run import write_run
 
-NAMES = ("quality", "distributions", "graph", "memory", "run")
+NAMES = ("run", "network", "quality", "distributions", "graph", "memory")
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,9 @@ def views(tmp_path_factory):
     return all_views(folder)
 
 
-def test_there_are_five_in_this_order(views):
+def test_your_own_come_first_and_the_paper_s_share_a_tab(views):
     assert tuple(views) == NAMES
+    assert [view.group for view in views.values()] == ["", "", *["The paper"] * 4]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -94,13 +94,14 @@ def example_bytes(network: str) -> int:
 @functools.lru_cache(maxsize=256)
 def _sizes(network: str) -> tuple[int, int]:
     with torch.device("meta"):
-        net = model(network, size=_sides(network))
+        net = model(network, size=network_sides(network))
         weights = sum(place.parameter.numel() for place in selected(net, None))
         net = _scaled(net)
-    return weights, _kept_by_forward(net, torch.empty(1, 3, *_sides(network), device="meta"))
+    return weights, _kept_by_forward(net, torch.empty(1, 3, *network_sides(network), device="meta"))
 
 
-def _sides(network: str) -> tuple[int, ...]:
+def network_sides(network: str) -> tuple[int, ...]:
+    """The sides of an example that a network of the zoo is measured with."""
     return (SIDE,) * max(2, MODELS[network].dimensions)
 
 

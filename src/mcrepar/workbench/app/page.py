@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,14 +40,14 @@ def document(views: Iterable[View], head: TagList, scripts: Iterable[Tag]) -> st
         tags.head(
             tags.meta(charset="utf-8"),
             tags.meta(name="viewport", content="width=device-width, initial-scale=1"),
-            tags.title("mcrepar: how many Monte Carlo iterations does a KL estimate need?"),
+            tags.title("mcrepar: Bayesian neural networks, looked into"),
             tags.link(rel="icon", href="data:,"),
             head,
         ),
         tags.body(
             tags.a({"class": "skip", "href": "#main"}, "Skip to the content"),
             _header(),
-            tags.nav({"class": "tabs"}, tags.div({"role": "tablist", "aria-label": "Views"}, *map(_tab, views))),
+            tags.nav({"class": "tabs"}, *_tabs(views)),
             tags.main({"id": "main"}, *map(_panel, views)),
             *scripts,
         ),
@@ -56,16 +57,32 @@ def document(views: Iterable[View], head: TagList, scripts: Iterable[Tag]) -> st
 
 
 def _header() -> Tag:
-    name = tags.h1("mcrepar", tags.span(" Monte Carlo KL estimates, explored"))
+    name = tags.h1("mcrepar", tags.span(" Bayesian neural networks, looked into"))
     theme = tags.button({"type": "button", "id": "theme", "class": "button", "aria-pressed": "false"}, "Dark")
     return tags.header(name, theme)
 
 
-def _tab(view: View) -> Tag:
+def _tabs(views: Iterable[View]) -> list[Tag]:
+    """A row of tabs, and one below it for every tab that stands for several views."""
+    groups: dict[str, list[View]] = {}
+    for view in views:
+        groups.setdefault(view.group or view.name, []).append(view)
+    first = [_tab(v[0]) if not v[0].group else _tab(v[0], group, v) for group, v in groups.items()]
+    rows = [tags.div({"role": "tablist", "aria-label": "Views"}, *first)]
+    for group, members in groups.items():
+        if members[0].group:
+            row = {"role": "tablist", "class": "below", "aria-label": group, "hidden": ""}
+            rows.append(tags.div(row, *map(_tab, members)))
+    return rows
+
+
+def _tab(view: View, group: str = "", members: Iterable[View] = ()) -> Tag:
+    id = re.sub(r"\W+", "-", group.lower()) if group else view.name
     return tags.button(
-        {"type": "button", "role": "tab", "id": f"tab-{view.name}", "aria-controls": f"view-{view.name}"},
-        view.tab,
+        {"type": "button", "role": "tab", "id": f"tab-{id}", "aria-controls": f"view-{view.name}"},
+        group or view.tab,
         data_view=view.name,
+        data_holds=" ".join(member.name for member in members) or view.name,
     )
 
 

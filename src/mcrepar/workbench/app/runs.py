@@ -16,9 +16,10 @@ from mcrepar.workbench.app.run_arrays import Arrays, Damaged, checked, ood_set, 
 from mcrepar.workbench.training.log import read_log
 
 _MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
+_NETWORKS = ("config.json", "model/config.json", "checkpoints")  # one of these has a network, saved or of a run
 _DEEPEST = 3  # folders below the root
 _MOST_RUNS = 500
-_MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
+MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
 _MOST_TEXT = 4 * 2**20  # of a text file
 
 T = TypeVar("T")
@@ -52,24 +53,34 @@ class Runs:
 
     root: Path | None
 
-    def names(self) -> list[str]:
-        """The run folders, newest first; those whose name is no text cannot be asked for."""
-        if self.root is None or not self.root.is_dir():
-            return []
-        top = self.root.resolve()
-        found = sorted(islice(_run_folders(top, _DEEPEST), _MOST_RUNS), key=_modified, reverse=True)
-        names = [folder.relative_to(top).as_posix() for folder in found]
-        return [name for name in names if name.isascii() or name == name.encode("utf-8", "replace").decode()]
+    def names(self, networks: bool = False) -> dict[str, str]:
+        """The run folders and what to call them, newest first; those whose name is no text cannot be asked for.
 
-    def open(self, name: str) -> Run:
-        """Read a run; whatever is missing or damaged is named."""
+        Args:
+            networks: of these and of saved networks those that hold a network.
+        """
+        if self.root is None or not self.root.is_dir():
+            return {}
+        top, marks = self.root.resolve(), _NETWORKS if networks else _MARKS
+        found = sorted(islice(_folders(top, marks, _DEEPEST), _MOST_RUNS), key=_modified, reverse=True)
+        names = [folder.relative_to(top).as_posix() for folder in found]
+        names = [name for name in names if name.isascii() or name == name.encode("utf-8", "replace").decode()]
+        return {name: top.name if name == "." else name for name in names}
+
+    def folder(self, name: str) -> Path:
+        """The folder of a run or of a saved network."""
         asked = f"run {name!r}"
         if self.root is None or not self.root.is_dir():
             where = "no folder was given" if self.root is None else f"there is no folder {self.root}"
             raise ParameterError("runs", where, "mcrepar app --runs FOLDER")
         folder = inside(self.root, name, asked)
-        if not folder.is_dir() or not any((folder / mark).is_file() for mark in _MARKS):
+        if not folder.is_dir() or not any((folder / mark).exists() for mark in (*_MARKS, *_NETWORKS)):
             raise ParameterError(asked, "there is no run in this folder", "a folder that mcrepar train wrote")
+        return folder
+
+    def open(self, name: str) -> Run:
+        """Read a run; whatever is missing or damaged is named."""
+        asked, folder = f"run {name!r}", self.folder(name)
         return Run(
             name,
             self._read(asked, folder / "run.json", _facts, {}),
@@ -105,9 +116,9 @@ def inside(root: Path, name: str, asked: str) -> Path:
     return path
 
 
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+def _folders(folder: Path, marks: tuple[str, ...], depth: int) -> Iterator[Path]:
     try:
-        if any((folder / mark).is_file() for mark in _MARKS):
+        if any((folder / mark).exists() for mark in marks):
             yield folder
             return
         children = sorted(folder.iterdir()) if depth else []
@@ -115,7 +126,7 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
         return
     for child in children:
         if child.is_dir() and not child.is_symlink():
-            yield from _run_folders(child, depth - 1)
+            yield from _folders(child, marks, depth - 1)
 
 
 def _modified(folder: Path) -> float:
@@ -138,4 +149,4 @@ def _predictions(path: Path) -> Arrays:
 @lru_cache(maxsize=4)
 def _arrays(path: Path, modified: int, size: int) -> Arrays:
     """The arrays of a file as it is now: the key says when it was written."""
-    return checked(read_npz(path, wanted(npz_names(path)), _MOST_BYTES))
+    return checked(read_npz(path, wanted(npz_names(path)), MOST_BYTES))

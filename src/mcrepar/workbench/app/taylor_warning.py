@@ -1,11 +1,11 @@
-"""Silence where the bias of taylor is what is looked at."""
+"""Silence where what a warning says is what is looked at, such as the bias of taylor."""
 
 from __future__ import annotations
 
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from mcrepar.errors import TaylorWarning
 
@@ -13,8 +13,13 @@ _FILTERS = threading.Lock()  # the filters of warnings belong to the whole proce
 
 
 @contextmanager
-def without_taylor_warning() -> Iterator[None]:
-    """Say nothing of the bias of taylor meanwhile; safe in threads that all use this."""
+def without_warning(kind: type[Warning]) -> Iterator[None]:
+    """Say nothing of this kind meanwhile; safe in threads that all use this."""
     with _FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("ignore", TaylorWarning)
+        warnings.simplefilter("ignore", kind)
         yield
+
+
+def without_taylor_warning() -> AbstractContextManager[None]:
+    """Say nothing of the bias of taylor meanwhile."""
+    return without_warning(TaylorWarning)

@@ -28,6 +28,7 @@ class View:
         more: controls that are shown only when asked for.
         lasting: whether the same settings have the same answer for ever.
         stored: for a page without a server: the texts that a control offers there, by name; its default elsewhere.
+        group: the tab behind which it stands with others; "" has a tab of its own.
     """
 
     name: str
@@ -39,6 +40,7 @@ class View:
     more: Sequence[Control] = ()
     lasting: bool = True
     stored: Callable[[], Mapping[str, Sequence[str]]] = field(default=dict)
+    group: str = ""
 
     @property
     def every(self) -> tuple[Control, ...]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcrepar.errors import ParameterError
 from mcrepar.workbench.app.views.run import png_url, run_view
 from mcrepar.workbench.training import train
 from tests.workbench.app.example_run import DATA, KEPT, arrays, write_run
@@ -84,8 +83,8 @@ def test_grey_images_are_images():
 def test_out_of_distribution_examples_are_beside_the_others(root):
     figure = answer(root, threshold="0.5").figures[1]
     share = (arrays()["ood_noise_confidence"] >= 0.5).mean()
-    assert figure.traces[1]["name"] == f"noise, out-of-distribution: {100 * share:.1f} % in the set"
-    assert sum(figure.traces[0]["y"]) == pytest.approx(1.0)
+    assert figure.traces[1]["name"] == f"noise (OOD): {100 * share:.1f} % in the set"
+    assert np.nansum(figure.traces[0]["y"]) == pytest.approx(1.0)
 
 
 def test_simulated_data_are_announced(tmp_path):
@@ -122,6 +121,23 @@ def test_a_run_without_predictions_shows_its_training(root):
     found = answer(root)
     assert "not evaluated" in found.headline
     assert [f.name for f in found.figures] == ["training"]
+    assert found.code == f"mcrepar evaluate {root / 'one'}"
+
+
+def test_columns_without_numbers_are_left_out(root):
+    assert answer(root).tables[-1].header == ("epoch", "step", "loss", "nll", "kl", "seconds")
+
+
+def test_axes_use_their_range(root):
+    a = arrays()
+    sets, agreement, training = answer(root).figures
+    least = min((a["confidence"] >= 1 - 1e-9).mean(), (a["label"] == a["y"]).mean())
+    assert sets.layout["yaxis"]["range"] == [pytest.approx(least - 0.03), 1.02]
+    assert agreement.y_log
+    assert not training.y_log  # loss and NLL are within a factor of 20
+    rows = "".join(f"{epoch},{100 / epoch**2}\n" for epoch in range(1, 13))
+    (root / "one" / "log.csv").write_text(f"epoch,loss\n{rows}")
+    assert answer(root).figures[-1].y_log
 
 
 def test_a_regression_shows_its_intervals(root):
@@ -135,9 +151,13 @@ def test_a_regression_shows_its_intervals(root):
 
 
 def test_without_runs_it_says_how_to_get_some(tmp_path):
-    for root in (None, tmp_path, tmp_path / "nothing"):
-        with pytest.raises(ParameterError, match="--runs FOLDER"):
-            answer(root)
+    for root, says in ((None, "No folder"), (tmp_path, "no run in the folder"), (tmp_path / "nothing", "no run")):
+        found = answer(root)
+        assert says in found.headline
+        folder = "runs" if root is None else root
+        train, evaluate = found.code.splitlines()
+        assert train == f"mcrepar train --recipe digits --out {folder}/digits"
+        assert evaluate == f"mcrepar evaluate {folder}/digits"
 
 
 def test_a_name_from_outside_is_no_choice(root):

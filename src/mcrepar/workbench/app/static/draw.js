@@ -54,12 +54,11 @@ const drawing = (() => {
   }
 
   function layoutOf(figure, zoom) {
-    const height = figure.layout.height || 380;
-    const below = figure.layout.xaxis.visible === false ? 8 : 62; // pixels between the plot and its legend
+    const height = figure.layout.height || 350;
     return themed({
       height, margin: { l: 56, r: 14, t: 10, b: 44 }, paper_bgcolor: "@card", plot_bgcolor: "@card",
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: "@text" },
-      legend: { orientation: "h", x: 0, y: -below / (height - 130), yanchor: "top", font: { size: 12 } },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
       hoverlabel: { font: { size: 12 } }, dragmode: "zoom", ...figure.layout,
       xaxis: axis(figure.layout.xaxis, zoom.xaxis, figure.data.map((trace) => trace.x)),
       yaxis: axis(figure.layout.yaxis, zoom.yaxis, figure.data.map((trace) => trace.y)),
@@ -123,7 +122,7 @@ const drawing = (() => {
       button("+", "Zoom in", () => zoomBy(plot, 0.6)), button("−", "Zoom out", () => zoomBy(plot, 1 / 0.6)),
       button("Reset", "Reset the zoom", () => reset(plot)), button("PNG", "Download the figure as PNG", save("png")),
       button("SVG", "Download the figure as SVG", save("svg")));
-    const figure = element("figure", { "data-figure": name }, element("div", { class: "title" }, caption, tools), words, plot);
+    const figure = element("figure", { "data-figure": name }, caption, words, plot, tools);
     zooms.set(plot, {});
     return figure;
   }
@@ -214,16 +213,21 @@ const drawing = (() => {
       shownTables.set(made, table);
       return made;
     }));
-    spread([...place.children]);
+    spread(panel);
   }
 
-  // Two to a row where the screen has room; a table of many columns, and one that is left over, has a row of its own.
-  function spread(tables) {
-    const broad = (table) => shownTables.get(table).header.length > 7;
+  // Two to a row where both fit without being clipped; another, and one that is left over, has a row of its own.
+  function spread(panel) {
+    const tables = [...panel.querySelectorAll(".numbers")];
+    const clipped = (table) => {
+      const { scrollWidth, clientWidth } = table.querySelector(".scroll");
+      return scrollWidth > clientWidth;
+    };
+    for (const table of tables) table.classList.remove("wide");
     for (let place = 0; place < tables.length; ) {
-      const pair = !broad(tables[place]) && place + 1 < tables.length && !broad(tables[place + 1]);
-      tables[place].classList.toggle("wide", !pair);
-      if (pair) tables[place + 1].classList.remove("wide");
+      const two = tables.slice(place, place + 2);
+      const pair = two.length === 2 && !two.some(clipped);
+      if (!pair) two[0].classList.add("wide");
       place += pair ? 2 : 1;
     }
   }
@@ -249,7 +253,7 @@ const drawing = (() => {
   function showCode(place, code) {
     place.hidden = !code;
     const act = button("Copy", "Copy the code", () => copied(code, act));
-    place.replaceChildren(element("div", { class: "title" }, element("h3", {}, "The same in code"), act),
+    place.replaceChildren(element("div", { class: "title" }, element("h3", {}, "In code"), act),
       element("pre", { tabindex: "0" }, element("code", {}, code)));
   }
 
@@ -270,6 +274,7 @@ const drawing = (() => {
   }
 
   function resize(panel) {
+    spread(panel);
     for (const plot of panel.querySelectorAll(".plot")) Plotly.Plots.resize(plot);
   }
 

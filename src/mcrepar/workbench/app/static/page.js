@@ -107,15 +107,21 @@
 
   // ---- tabs
 
-  function open(view, focus) {
+  function open(view) {
     active = view;
     for (const tab of tabs) {
-      const chosen = tab.dataset.view === view;
+      const chosen = tab.dataset.holds.split(" ").includes(view);
+      if (chosen) { // a tab of several views leads to the one that was seen last
+        tab.dataset.view = view;
+        tab.setAttribute("aria-controls", `view-${view}`);
+      }
       tab.setAttribute("aria-selected", String(chosen));
       tab.tabIndex = chosen ? 0 : -1;
-      if (chosen && focus) tab.focus();
       // on a phone the tabs are wider than the screen; scrollIntoView would move the start of the Tab key's way too
       if (chosen) tab.parentElement.scrollLeft = tab.offsetLeft - (tab.parentElement.clientWidth - tab.offsetWidth) / 2;
+    }
+    for (const row of document.querySelectorAll(".tabs .below")) {
+      row.hidden = !row.querySelector('[aria-selected="true"]');
     }
     for (const [name, panel] of panels) panel.hidden = name !== view;
     drawing.resize(panels.get(view));
@@ -125,15 +131,19 @@
 
   function tabKey(event) {
     const steps = { ArrowRight: 1, ArrowLeft: -1 };
-    const here = tabs.indexOf(event.currentTarget);
+    const row = [...event.currentTarget.parentElement.children];
+    const here = row.indexOf(event.currentTarget);
     let next = null;
-    if (event.key in steps) next = (here + steps[event.key] + tabs.length) % tabs.length;
+    if (event.key in steps) next = (here + steps[event.key] + row.length) % row.length;
     if (event.key === "Home") next = 0;
-    if (event.key === "End") next = tabs.length - 1;
+    if (event.key === "End") next = row.length - 1;
     if (next === null) return;
     event.preventDefault();
-    open(tabs[next].dataset.view, true);
+    open(row[next].dataset.view);
+    row[next].focus();
   }
+
+  window.addEventListener("resize", () => drawing.resize(panels.get(active)));
 
   // ---- the theme
 
@@ -186,7 +196,7 @@
     panel.querySelector(".copy-link").addEventListener("click", (event) => drawing.copied(location.href, event.target));
   }
   for (const tab of tabs) {
-    tab.addEventListener("click", () => open(tab.dataset.view, false));
+    tab.addEventListener("click", () => open(tab.dataset.view));
     tab.addEventListener("keydown", tabKey);
   }
 
@@ -213,5 +223,5 @@
       notice.hidden = false;
     });
   }
-  open(first, false);
+  open(first);
 })();

@@ -186,11 +186,11 @@ def _parameter_controls(
     return controls
 
 
-def pair_controls() -> tuple[Control, ...]:
-    """The menus of the two tables."""
+def pair_controls(needs: Mapping[str, Sequence[str]] | None = None) -> tuple[Control, Control]:
+    """The menus of the two tables; `needs` says with which values of other controls they are shown."""
     return (
-        Choice("posterior", "Posterior", "radial", choices={name: name for name in POSTERIORS}),
-        Choice("prior", "Prior", "normal", choices={name: name for name in PRIORS}),
+        Choice("posterior", "Posterior", "radial", needs=needs, choices={name: name for name in POSTERIORS}),
+        Choice("prior", "Prior", "normal", needs=needs, choices={name: name for name in PRIORS}),
     )
 
 
@@ -228,6 +228,7 @@ DISTRIBUTIONS = View(
     ),
     _controls(),
     _compute,
+    group="The paper",
     more=_more(),
     stored=lambda: {"posterior": [*dict.fromkeys(["radial", *POSTERIORS])], "prior": tuple(PRIORS)},
 )

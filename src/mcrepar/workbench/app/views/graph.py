@@ -106,6 +106,7 @@ GRAPH = View(
     ),
     (*pair_controls(), Number("iterations", "Monte Carlo iterations M", "3", least=1, most=_MOST, whole=True)),
     _compute,
+    group="The paper",
     stored=lambda: {
         "posterior": [*dict.fromkeys(["radial", *POSTERIORS])],
         "prior": tuple(PRIORS),

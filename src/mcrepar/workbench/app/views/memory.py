@@ -201,6 +201,7 @@ MEMORY = View(
         *pair_controls(),
     ),
     _compute,
+    group="The paper",
     stored=lambda: {
         "network": ["preact_resnet50", *(name for name in MODELS if name != "preact_resnet50")],
         "batch": ("128", "32"),

@@ -232,6 +232,7 @@ QUALITY = View(
         Switch("log", "Logarithmic axes", "true"),
     ),
     _compute,
+    group="The paper",
     more=(
         Number("distance", "Distance of the two means", "0", least=-1000, most=1000),
         Number("prior_variance", "Variance of the prior", "1", least=1e-12, most=1e6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcrepar.errors import ParameterError
 from mcrepar.metrics import METRICS, THRESHOLDS, ConfidenceSet, classification, confidence_sets, interval_coverage, rmse
 from mcrepar.workbench.app.answer import Answer, Figure, Gallery, Picture, Table, line
 from mcrepar.workbench.app.controls import Choice, Slider
@@ -38,10 +38,7 @@ Mask = NDArray[np.bool_]
 
 def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
     if not values["run"]:
-        where = "no folder of runs was given" if runs.root is None else f"there is no run in {runs.root}"
-        raise ParameterError(
-            "look at a run", where, "mcrepar train and mcrepar evaluate, then mcrepar app --runs FOLDER"
-        )
+        return _no_runs(runs)
     assert runs.root is not None
     run, folder = runs.open(values["run"]), runs.root / values["run"]
     banner = "These data are simulated." if run.facts.get("simulated") else ""
@@ -51,7 +48,19 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
     if "lower" in run.arrays:
         return _numbers(run, banner)
     text = f"{run.name} is not evaluated yet: use mcrepar evaluate on it, and come back."
-    return Answer(text, figures=_training_figures(run), tables=_log_tables(run), banner=banner)
+    code = f"mcrepar evaluate {shlex.quote(str(folder))}"
+    return Answer(text, figures=_training_figures(run), tables=_log_tables(run), code=code, banner=banner)
+
+
+def _no_runs(runs: Runs) -> Answer:
+    """What to do first."""
+    root = "runs" if runs.root is None else shlex.quote(str(runs.root))
+    text = f"There is no run in the folder {runs.root} yet." if runs.root else "No folder of runs was given (--runs)."
+    return Answer(
+        f"{text} The commands below train a small network and evaluate it; then reload this page.",
+        notes=["Meanwhile “Your network” shows untrained networks, and “The paper” needs no network at all."],
+        code=f"mcrepar train --recipe digits --out {root}/digits\nmcrepar evaluate {root}/digits",
+    )
 
 
 def _numbers(run: Run, banner: str) -> Answer:
@@ -119,7 +128,8 @@ def _sets_figure(sets: list[ConfidenceSet], chosen: ConfidenceSet) -> Figure:
     mark = {"type": "line", "x0": chosen.tau, "x1": chosen.tau, "y0": 0, "y1": 1, "yref": "paper",
             "line": {"color": "@edge", "width": 2, "dash": "dot"}}  # fmt: skip
     alt = "Accuracy on the confidence set rises with the threshold, and the share of the data in it falls."
-    layout = {"shapes": [mark], "yaxis": {"range": [0, 1.02]}, "xaxis": {"range": [0, 1]}}
+    least = min([s.share for s in sets] + [a for a in accuracy if not math.isnan(a)])
+    layout = {"shapes": [mark], "yaxis": {"range": [least - 0.03, 1.02]}, "xaxis": {"range": [0, 1]}}
     return Figure("confidence-sets", "Confidence sets", alt, traces, "threshold", "share", layout=layout)
 
 
@@ -129,19 +139,16 @@ def _confidence_figure(run: Run, tau: float) -> Figure:
         values = run.arrays[f"ood_{name}_confidence" if name else "confidence"]
         bins = max(1, min(20, int(run.arrays["draws"])))  # around the values that a share of the draws can have
         counts, edges = np.histogram(values, bins + 1, (-0.5 / bins, 1 + 0.5 / bins))
-        label = (
-            f"{name}, out-of-distribution: {100 * (values >= tau - _SLACK).mean():.1f} % in the set"
-            if name
-            else "test data"
-        )
-        middles, shares = (edges[1:] + edges[:-1]) / 2, counts / max(1, len(values))
-        traces.append(line(label, middles, shares, f"@series{place % 4 + 1}", shape="hvh", mode="lines",
-                           dash="dash" if name else "solid"))  # fmt: skip
+        inside = f"{100 * (values >= tau - _SLACK).mean():.1f} % in the set"
+        label = f"{name[:20]} (OOD): {inside}" if name else f"test data: {inside}"
+        shares = np.where(counts > 0, counts / max(1, len(values)), np.nan)  # a logarithmic axis has no place for none
+        traces.append(line(label, (edges[1:] + edges[:-1]) / 2, shares, f"@series{place % 4 + 1}",
+                           symbol="square" if name else "circle", dash="dash" if name else "solid"))  # fmt: skip
     alt = "How many draws agree, as a histogram over the examples" + (
-        ", out-of-distribution examples beside it." if run.ood_sets else "."
+        ", out-of-distribution (OOD) examples beside it." if run.ood_sets else "."
     )
     return Figure("agreement", "How many draws agree", alt, traces, "share of draws that agree", "share of the data",
-                  layout={"yaxis": {"rangemode": "tozero"}})  # fmt: skip
+                  y_log=True)  # fmt: skip
 
 
 def _training_figures(run: Run) -> list[Figure]:
@@ -158,7 +165,9 @@ def _training_figures(run: Run) -> list[Figure]:
         if name in log and not all(map(math.isnan, log[name]))
     ]
     alt = f"Loss and negative log-likelihood over {len(run.log['epoch'])} epochs."
-    return [Figure("training", "Training", alt, traces, "epoch", "nats per example")] if traces else []
+    shown = [y for trace in traces for y in trace["y"] if math.isfinite(y)]
+    log_axis = bool(shown) and min(shown) > 0 and max(shown) > 20 * min(shown)
+    return [Figure("training", "Training", alt, traces, "epoch", "nats per example", y_log=log_axis)] if traces else []
 
 
 def _sets_table(run: Run, right: Mask, chosen: ConfidenceSet) -> Table:
@@ -179,9 +188,10 @@ def _metrics_table(run: Run) -> Table:
 def _log_tables(run: Run) -> list[Table]:
     if not run.log:
         return []
-    rows = list(zip(*run.log.values(), strict=True))
+    log = {name: column for name, column in run.log.items() if not all(map(math.isnan, column))}
+    rows = list(zip(*log.values(), strict=True))
     last = f", the last {_LOG_ROWS:,} of {len(rows):,}" if len(rows) > _LOG_ROWS else ""
-    return [Table("log", f"Training, by epoch{last}", tuple(run.log), rows[-_LOG_ROWS:])]
+    return [Table("log", f"Training, by epoch{last}", tuple(log), rows[-_LOG_ROWS:])]
 
 
 _MASKS: Mapping[str, Callable[[Mask, Mask], Mask]] = {
@@ -242,8 +252,7 @@ def run_view(root: Path | None) -> View:
     runs = Runs(root)
 
     def names() -> dict[str, str]:
-        own = root.resolve().name if root is not None else ""
-        return {name: own if name == "." else name for name in runs.names()} or {"": "none"}
+        return runs.names() or {"": "none"}
 
     return View(
         "run",
