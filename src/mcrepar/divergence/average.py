@@ -19,7 +19,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import Chunks
-from mcrepar.divergence.fused import flat, weight_order
+from mcrepar.divergence.sums import flat, weight_order
 from mcrepar.errors import MethodError, ParameterError
 
 Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to

@@ -16,7 +16,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import General, Monomial, Statistic
 from mcrepar.divergence.average import refuse_second_derivatives
-from mcrepar.divergence.fused import summed
+from mcrepar.divergence.sums import summed
 
 if TYPE_CHECKING:
     from mcrepar.divergence.terms import PosteriorKey

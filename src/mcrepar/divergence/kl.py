@@ -20,7 +20,7 @@ from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Fixed, Product, contract, slope_entries
 from mcrepar.divergence.estimates import Estimate, Job, contracted, moments
-from mcrepar.divergence.fused import weight_order
+from mcrepar.divergence.sums import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Decision, Plan, decide, plan_pair
 from mcrepar.divergence.terms import named_extremes, pair_of
@@ -177,7 +177,7 @@ def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> Fi
         return None
     drawn = [x for x in estimate.products if row.samples and not x.entry.tau.constant]
     numbers = [x for x in estimate.products if x not in drawn]
-    return Fixed([*numbers, *entropy, *penalty], drawn, constant, request.draws if row.samples else 0)
+    return Fixed.of(q, [*numbers, *entropy, *penalty], drawn, constant, request.draws if row.samples else 0)
 
 
 def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.joint_pass import Recipe, Theta, run
 from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor
@@ -45,15 +46,9 @@ class NetworkPass:
     @classmethod
     def of(cls, members: Sequence[tuple[Names, RandomTensor]]) -> NetworkPass:
         """The pass of these tensors, which sums their KLs where all of them are fixed contractions."""
-        tensors, recipes = [tensor for _, tensor in members], []
-        fixed = [tensor.fixed_products() for tensor in tensors]
-        for tensor, found in zip(tensors, fixed, strict=True):
-            q = tensor.posterior
-            recipe = Recipe(q.noise, q.form)
-            if found is not None:
-                factors, rest = found.folded(q)
-                recipe = replace(recipe, factors=factors, rest=rest, draws=found.draws)
-            recipes.append(recipe)
+        tensors = [tensor for _, tensor in members]
+        posteriors, fixed = [tensor.posterior for tensor in tensors], [tensor.fixed_products() for tensor in tensors]
+        recipes = [Recipe(q.noise, q.form, kl or Fixed()) for q, kl in zip(posteriors, fixed, strict=True)]
         return cls(tensors, [names for names, _ in members], recipes, None not in fixed)
 
     @property
@@ -95,7 +90,7 @@ class NetworkPass:
         weights: list[Tensor] = []
         kls: list[Tensor] = []
         for thetas, recipes in self._buckets():
-            chosen = recipes if summed else [replace(r, factors=(), rest=0.0) for r in recipes]
+            chosen = recipes if summed else [replace(r, kl=Fixed()) for r in recipes]
             found, kl = run(thetas, chosen, sample, generator, self.rooms.setdefault(len(kls), []))
             weights += found
             kls.append(kl)

@@ -16,7 +16,7 @@ from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.fused import summed, wide_sum
+from mcrepar.divergence.sums import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
 from mcrepar.errors import MethodError
@@ -43,9 +43,8 @@ def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | No
         found = tensor.fixed_products()
         if found is None:
             return None
-        each, rest = found.folded(tensor.posterior)
-        total, draws = total + rest, found.draws
-        for f, tau in each:
+        total, draws = total + found.rest, found.draws
+        for f, tau in found.factors:
             factors[tau, (f.a, f.b, f.j, f.center if f.a or f.j else 0.0)][k] += f.factor
     live = {key: _per_weight(numbers, tensors) for key, numbers in factors.items() if any(numbers)}
     taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
@@ -89,7 +88,7 @@ def settle(bnn: BayesianModule) -> None:
     for tensor in random_tensors(bnn).values():
         for part in tensor.tensors:
             fixed = part.fixed_products()
-            part.settled = None if fixed is None or fixed.drawn else fixed_kl([part], torch.empty(0))
+            part.settled = None if fixed is None or fixed.taus else fixed_kl([part], torch.empty(0))
 
 
 def plain_kl(bnn: BayesianModule, generator: torch.Generator | None) -> Tensor:
