@@ -17,9 +17,9 @@ from mcrepar.distributions.parameters import REAL, WHOLE
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import Chunks, new_seed
 from mcrepar.divergence.contraction import Product, contract
-from mcrepar.divergence.sums import CPU_BLOCK, empty_like, flat, unflat, weight_order
 from mcrepar.divergence.kl import kl_of
 from mcrepar.divergence.methods import DEFAULT_BYTES, Estimator
+from mcrepar.divergence.sums import CPU_BLOCK, empty_like, flat, unflat, weight_order
 from tests.conftest import example_posterior, example_prior, seeded, variance_penalty
 
 DRAWS = 7

@@ -45,21 +45,13 @@ class MeansDistribution:
 
 @dataclass(frozen=True)
 class Core:
-    """Statistics whose means over M draws can be drawn at once.
+    """Statistics whose means over M draws can be drawn at once."""
 
-    Args:
-        taus: the statistics.
-        kind: "exact" or "matched".
-        from_draws: the smallest M for which `draw` is valid.
-        note: one clause for `explain`.
-        draw: (source, draws, size) to one tensor (size,) per statistic.
-    """
-
-    taus: tuple[Monomial, ...]
-    kind: str
-    from_draws: int
-    note: str
-    draw: Callable[[Source, int, int], list[Tensor]]
+    taus: tuple[Monomial, ...]  # the statistics
+    kind: str  # "exact" or "matched"
+    from_draws: int  # the smallest M for which `draw` is valid
+    note: str  # one clause for `explain`
+    draw: Callable[[Source, int, int], list[Tensor]]  # (source, draws, size) to one tensor (size,) per statistic
 
 
 def _held(x: float) -> float:
@@ -107,19 +99,12 @@ def tweedie_core(concentration: float) -> Core:
 
 @dataclass(frozen=True)
 class Completion:
-    """How the statistics outside the core follow from it.
+    """How the statistics outside the core follow from it."""
 
-    Args:
-        core_means: E_core.
-        means: E_rest.
-        slopes: B, one row per statistic of the rest.
-        root: L.
-    """
-
-    core_means: Vector
-    means: Vector
-    slopes: Vector
-    root: Vector
+    core_means: Vector  # E_core
+    means: Vector  # E_rest
+    slopes: Vector  # B, one row per statistic of the rest
+    root: Vector  # L
 
     def draw(self, core: Sequence[Tensor], draws: int, source: Source) -> list[Tensor]:
         """One tensor per statistic of the rest."""

@@ -27,12 +27,7 @@ Place = slice | Tensor | None  # which weights an entry of a prior's tensor belo
 
 @dataclass(frozen=True, eq=False)
 class Integrand:
-    """The terms of log p(W(theta, xi)) as a function of theta, the prior's tensors and the noise.
-
-    Args:
-        q: the posterior.
-        p: the prior.
-    """
+    """The terms of log p(W(theta, xi)) as a function of theta, the prior's tensors and the noise."""
 
     q: Posterior
     p: Prior

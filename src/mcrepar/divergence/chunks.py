@@ -25,27 +25,16 @@ DEFAULT_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Chunks:
-    """M draws of noise over a flat tensor of `size` weights.
+    """M draws of noise over a flat tensor of `size` weights."""
 
-    Args:
-        noise: its distribution.
-        draws: M.
-        size: the number of weights.
-        dtype: of the noise.
-        device: of the noise.
-        seed: from `new_seed`.
-        max_bytes: bound on what one block and its temporaries may hold, over all threads.
-        whole: whether a block must hold all weights (a joint prior).
-    """
-
-    noise: Noise
-    draws: int
-    size: int
-    dtype: torch.dtype
-    device: torch.device
-    seed: int
-    max_bytes: int
-    whole: bool = False
+    noise: Noise  # its distribution
+    draws: int  # M
+    size: int  # the number of weights
+    dtype: torch.dtype  # of the noise
+    device: torch.device  # of the noise
+    seed: int  # from `new_seed`
+    max_bytes: int  # bound on what one block and its temporaries may hold, over all threads
+    whole: bool = False  # whether a block must hold all weights (a joint prior)
 
     @property
     def threads(self) -> int:

@@ -28,34 +28,22 @@ from mcrepar.divergence.terms import PosteriorKey
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """coefficient * sum over weights of n(theta) t.
+    """coefficient * sum over weights of n(theta) t."""
 
-    Args:
-        coefficient: a number or a tensor that broadcasts to the weights.
-        entry: n(theta), as powers of u = loc - center, of scale, and of log scale - center.
-        center: a number or a tensor that broadcasts to the weights.
-        t: the mean of the noise statistic: a number, or a flat tensor with one per weight.
-    """
-
-    coefficient: Number
-    entry: Entry
-    center: Number
-    t: Number
+    coefficient: Number  # a number or a tensor that broadcasts to the weights
+    entry: Entry  # n(theta), as powers of u = loc - center, of scale, and of log scale - center
+    center: Number  # a number or a tensor that broadcasts to the weights
+    t: Number  # the mean of the noise statistic: a number, or a flat tensor with one per weight
 
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """A KL as sums over weights that are the same at every step.
+    """A KL as sums over weights that are the same at every step."""
 
-    Args:
-        factors: that hold all numbers, each with the statistic whose mean over M draws it is multiplied by, if any.
-        rest: what is added to their sums.
-        draws: M.
-    """
-
+    # that hold all numbers, each with the statistic whose mean over M draws it is multiplied by, if any
     factors: Sequence[tuple[Factor, Monomial | None]] = ()
-    rest: float = 0.0
-    draws: int = 0
+    rest: float = 0.0  # what is added to their sums
+    draws: int = 0  # M
 
     @classmethod
     def of(cls, q: Posterior, products: Sequence[Product], drawn: Sequence[Product], rest: float, draws: int) -> Fixed:

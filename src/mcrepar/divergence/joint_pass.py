@@ -35,7 +35,7 @@ class Recipe:
 
     noise: Noise
     form: Form
-    kl: Fixed = Fixed()
+    kl: Fixed
 
     def sample(self, source: Source, point: Point, radius: Tensor | None, out: Tensor) -> None:
         """f(loc + scale * xi) on a block."""

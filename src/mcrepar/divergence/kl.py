@@ -20,9 +20,9 @@ from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Fixed, Product, contract, slope_entries
 from mcrepar.divergence.estimates import Estimate, Job, contracted, moments
-from mcrepar.divergence.sums import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Decision, Plan, decide, plan_pair
+from mcrepar.divergence.sums import weight_order
 from mcrepar.divergence.terms import named_extremes, pair_of
 from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
 from mcrepar.validation import check_generator

@@ -96,14 +96,10 @@ class _Chart:
 
     A table is a function of its chart alone, whose ends lie on multiples of `CELL` and whose length is a power of 2:
     steps of training share it while their weights stay in it, and a step that is repeated later gives the same bits.
-
-    Args:
-        weights: one of the pair, for its noise, form, prior and types.
-        pair: what a table depends on besides the range.
     """
 
-    weights: Weights = field(compare=False)
-    pair: tuple[Any, ...]
+    weights: Weights = field(compare=False)  # one of the pair, for its noise, form, prior and types
+    pair: tuple[Any, ...]  # what a table depends on besides the range
     centre: float
     length: float
     ends: tuple[tuple[float, float], ...] = ()

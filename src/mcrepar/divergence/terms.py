@@ -72,19 +72,12 @@ def pair_of(q: PosteriorKey | Posterior, p: PriorKey | Prior) -> str:
 
 @dataclass(frozen=True)
 class TermPlan:
-    """What one statistic of the prior allows.
+    """What one statistic of the prior allows."""
 
-    Args:
-        statistic: of the weight.
-        center: subtracted from the weight, None where it is a tensor.
-        entries: its tuple, None where Theorem F says that there is none.
-        closed: the closed expectation of a statistic without a tuple, None where none is known.
-    """
-
-    statistic: Statistic
-    center: float | None
-    entries: tuple[Entry, ...] | None
-    closed: ClosedForm | None = None
+    statistic: Statistic  # of the weight
+    center: float | None  # subtracted from the weight, None where it is a tensor
+    entries: tuple[Entry, ...] | None  # its tuple, None where Theorem F says that there is none
+    closed: ClosedForm | None = None  # the closed expectation of a statistic without a tuple, None where none is known
 
     @property
     def text(self) -> str:

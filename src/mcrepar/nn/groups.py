@@ -37,26 +37,16 @@ SMALL = 2**16  # weights of a network on a CPU up to which its tensors are put i
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Random tensors as one row.
+    """Random tensors as one row."""
 
-    Args:
-        tensors: in their order in the network.
-        names: of each of them there.
-        sizes: their numbers of weights.
-        places: the number of the tensor that a weight of the row belongs to.
-        posterior: a template of their family.
-        noise: of the first; that of others may have another size.
-        located: whether they have locations, learned or fixed.
-        kl: from the posterior of the row to the sum of their KLs; None where the group serves draws alone.
-    """
-
-    tensors: list[RandomTensor]
-    names: list[Names]
-    sizes: list[int]
-    places: Tensor
-    posterior: Posterior
-    noise: Noise
-    located: bool
+    tensors: list[RandomTensor]  # in their order in the network
+    names: list[Names]  # of each of them there
+    sizes: list[int]  # their numbers of weights
+    places: Tensor  # the number of the tensor that a weight of the row belongs to
+    posterior: Posterior  # a template of their family
+    noise: Noise  # of the first; that of others may have another size
+    located: bool  # whether they have locations, learned or fixed
+    # from the posterior of the row to the sum of their KLs; None where the group serves draws alone
     kl: Divergence | None = None
 
     @classmethod
@@ -133,23 +123,14 @@ def shared_rows() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How the tensors of a network are grouped.
+    """How the tensors of a network are grouped."""
 
-    Args:
-        looks: what the network looked like.
-        tensors: all tensors of random numbers.
-        drawn: the groups that are drawn as a row.
-        drawn_apart: the tensors that are drawn by themselves.
-        summed: the groups that have one KL.
-        summed_apart: the tensors that have a KL of their own.
-    """
-
-    looks: Sequence[Any] = ()
-    tensors: Sequence[RandomTensor] = ()
-    drawn: Sequence[Group | NetworkPass] = ()
-    drawn_apart: Members = ()
-    summed: Sequence[Group | NetworkPass] = ()
-    summed_apart: Sequence[RandomTensor] = ()
+    looks: Sequence[Any] = ()  # what the network looked like
+    tensors: Sequence[RandomTensor] = ()  # all tensors of random numbers
+    drawn: Sequence[Group | NetworkPass] = ()  # the groups that are drawn as a row
+    drawn_apart: Members = ()  # the tensors that are drawn by themselves
+    summed: Sequence[Group | NetworkPass] = ()  # the groups that have one KL
+    summed_apart: Sequence[RandomTensor] = ()  # the tensors that have a KL of their own
 
 
 class Groups:

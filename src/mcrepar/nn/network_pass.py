@@ -27,21 +27,13 @@ BUCKET = 2**22  # weights whose gradients leave together where processes exchang
 
 @dataclass(frozen=True, eq=False)
 class NetworkPass:
-    """The tensors with one pass.
+    """The tensors with one pass."""
 
-    Args:
-        tensors: in their order in the network, of one dtype.
-        names: of each of them there.
-        recipes: of each of them.
-        summed: whether the recipes have the KLs.
-        rooms: memory of weights, by bucket.
-    """
-
-    tensors: Sequence[RandomTensor]
-    names: Sequence[Names]
-    recipes: Sequence[Recipe]
-    summed: bool
-    rooms: dict[int, list[list[Tensor]]] = field(default_factory=dict)
+    tensors: Sequence[RandomTensor]  # in their order in the network, of one dtype
+    names: Sequence[Names]  # of each of them there
+    recipes: Sequence[Recipe]  # of each of them
+    summed: bool  # whether the recipes have the KLs
+    rooms: dict[int, list[list[Tensor]]] = field(default_factory=dict)  # memory of weights, by bucket
 
     @classmethod
     def of(cls, members: Sequence[tuple[Names, RandomTensor]]) -> NetworkPass:

@@ -23,10 +23,10 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.contraction import Fixed
-from mcrepar.divergence.sums import unflat
 from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
 from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import Plan, plan_pair
+from mcrepar.divergence.sums import unflat
 from mcrepar.errors import McreparError, MethodError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.sums import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
+from mcrepar.divergence.sums import summed, wide_sum
 from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 
