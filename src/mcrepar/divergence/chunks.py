@@ -23,6 +23,14 @@ SPLIT = 2**20  # numbers in the table of block radii of a joint distribution
 DEFAULT_BYTES = 64 * 2**20
 
 
+def block_size(
+    max_bytes: int, dtype: torch.dtype, device: torch.device, copies: int = COPIES, most: int = CPU_BLOCK
+) -> int:
+    """How many elements a block may hold whose temporaries are `copies` of it; on a CPU at most `most`."""
+    affordable = max(1, max_bytes // (copies * dtype.itemsize))
+    return min(affordable, most) if device.type == "cpu" else affordable
+
+
 @dataclass(frozen=True)
 class Chunks:
     """M draws of noise over a flat tensor of `size` weights."""
@@ -47,8 +55,7 @@ class Chunks:
     @property
     def budget(self) -> int:
         """How many elements a block may hold."""
-        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize))
-        return min(most, CPU_BLOCK) if self.device.type == "cpu" else most
+        return block_size(self.max_bytes, self.dtype, self.device)
 
     @property
     def blocks(self) -> list[slice]:

@@ -21,9 +21,12 @@ from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.chunks import DEFAULT_BYTES
-from mcrepar.divergence.sums import Factor, Order, Sums, block_of, unflat, wide_sum
+from mcrepar.divergence.chunks import DEFAULT_BYTES, block_size
+from mcrepar.divergence.sums import Factor, Order, Sums, unflat, wide_sum
 from mcrepar.divergence.terms import PosteriorKey
+
+TEMPORARIES = 8  # of a block that live at once
+AT_ONCE = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +101,9 @@ def contract(
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
         start = loc if isinstance(loc, Tensor) else None
+        block = block_size(max_bytes, scale.dtype, scale.device, TEMPORARIES, AT_ONCE)
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
-            factors, ts, start, scale, is_log, block_of(scale, max_bytes), order
+            factors, ts, start, scale, is_log, block, order
         )
         total = total + _weighted(coefficients, sums)
     return total

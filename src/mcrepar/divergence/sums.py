@@ -21,9 +21,6 @@ from mcrepar.distributions.statistics import Monomial
 # In which order the dimensions of a tensor are gone through: as it lies in memory; None is the logical order.
 Order = list[int] | None
 
-COPIES = 8  # temporaries of a block that live at once
-CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
-
 
 def weight_order(q: Posterior, p: Prior) -> Order:
     """The memory order of the parameters, or the logical one where the prior has values for single weights."""
@@ -134,12 +131,6 @@ class Sums(torch.autograd.Function):
                     combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
             start = stop
         return None, None, *found, None, None, None
-
-
-def block_of(scale: Tensor, max_bytes: int) -> int:
-    """How many weights are contracted at once."""
-    most = max(1, max_bytes // (COPIES * scale.dtype.itemsize))
-    return min(most, CPU_BLOCK) if scale.device.type == "cpu" else most
 
 
 def _points(
