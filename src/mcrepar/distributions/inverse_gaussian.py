@@ -53,5 +53,5 @@ class InverseGaussian(Noise):
         reach = math.log(3 + 800 / self.concentration)
         return Grid(-reach, reach, min(0.1, 0.4 / math.sqrt(self.concentration)))
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
         return sample_means.tweedie_core(self.concentration)

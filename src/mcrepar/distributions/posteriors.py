@@ -113,8 +113,7 @@ def posterior(name: str, **parameters: Any) -> Posterior:
     >>> q.mean
     tensor([1., 2.])
     """
-    aliases = {alias: row.name for row in POSTERIORS.values() for alias in row.aliases}
-    row = POSTERIORS[find("posterior", name, POSTERIORS, aliases)]
+    row: PosteriorRow = find("posterior", name, POSTERIORS)
     asked = f"posterior({row.name!r})"
     known = [*row.learned, "log_scale", *(p.name for p in row.fixed)]
     check_names(asked, parameters, known)

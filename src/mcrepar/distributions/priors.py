@@ -294,8 +294,7 @@ def prior(name: str, *, improper: bool = False, relative: str | None = None, **p
     >>> prior("Laplace", scale=0.1).support
     Interval(lower=-inf, upper=inf)
     """
-    aliases = {alias: row.name for row in PRIORS.values() for alias in row.aliases}
-    row = PRIORS[find("prior", name, PRIORS, aliases)]
+    row: PriorRow = find("prior", name, PRIORS)
     asked = f"prior({row.name!r})"
     if improper and not row.kernel:
         kernels = " or ".join(repr(r.name) for r in PRIORS.values() if r.kernel)

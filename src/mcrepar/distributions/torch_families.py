@@ -122,10 +122,9 @@ class Family(td.Distribution):
         shape, q = torch.Size(batch_shape), self.posterior
         new = type(self).__new__(type(self)) if _instance is None else _instance
         if not q.noise.joint:
-            learned = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
             loc = q.fixed.get("loc")
             fixed = {**q.fixed, "loc": loc.expand(shape)} if isinstance(loc, Tensor) else q.fixed
-            q = q.bind(False, fixed, **{n: t.expand(shape) for n, t in learned.items() if t is not None})
+            q = q.bind(False, fixed, **{n: t.expand(shape) for n, t in q.free.items()})
         new._take(q, shape if q.noise.joint else torch.Size(), False)
         new._validate_args = self._validate_args
         return new

@@ -17,7 +17,7 @@ from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Tuple
 from mcrepar.divergence.kl import check_objects, kl_of
 from mcrepar.divergence.methods import Estimator, wide_dtype
-from mcrepar.divergence.plan import Plan, decide, plan_pair
+from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.sums import unflat, weight_order
 from mcrepar.divergence.terms import named_extremes
@@ -45,12 +45,11 @@ def _of_weights(q: Posterior, source: td.Distribution) -> Tensor:
     shared = any(t.requires_grad and t.numel() > 1 for t in p.tensors.values())  # by all weights, several numbers
     if p.row is None and (p.shape or shared):  # an external density that knows which weight is which, or learns more
         if not plan.finite:
-            decide(plan, q, p, Estimator())  # which says why
+            plan.decide(Estimator(), q, p)  # which says why
         return -_entropy(q) - _at_nodes(q, source)
     check_objects(q, p, None)
-    decision = decide(plan, q, p, Estimator() if p.row is not None else Estimator("quad"))
-    learned = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
-    q = q.bind(False, None, **{name: t.double() for name, t in learned.items() if t is not None})
+    decision = plan.decide(Estimator() if p.row is not None else Estimator("quad"), q, p)
+    q = q.bind(False, None, **{name: t.double() for name, t in q.free.items()})
     p = p.filled(**{name: t.double() for name, t in p.tensors.items()})
     with named_extremes(q, p):
         if decision.method == "exact":

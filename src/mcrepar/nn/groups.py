@@ -20,7 +20,7 @@ from torch._utils import _flatten_dense_tensors
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
-from mcrepar.divergence.methods import wide_dtype
+from mcrepar.divergence.methods import METHODS, wide_dtype
 from mcrepar.nn.network_pass import SHARED, NetworkPass
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl
@@ -150,6 +150,7 @@ class Groups:
             layout: Layout = shared[(id(self),)]
             return layout
         looks = [bnn] if bnn.members else [_look(tensor) for tensor in bnn.latents._modules.values()]
+        looks += METHODS.values()  # to which users may add
         if looks != self.kept.looks:
             self.kept = _layout(looks, list(random_tensors(bnn).items()))
         if shared is not None:

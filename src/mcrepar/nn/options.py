@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posterior import check_posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.distributions.torch_priors import as_prior
@@ -78,8 +78,7 @@ def _options(given: Mapping[str, Any], factored: bool) -> Options:
     if isinstance(p, str):
         p = factor_prior(p) if factored else prior_of(p)
     p = as_prior(p)
-    if not isinstance(q, Posterior):
-        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    q = check_posterior(q)
     if p.row is not None and not p.row.learned and any(tensor.requires_grad for tensor in p.tensors.values()):
         why = "a network that learned its parameters would fit them to the posterior, and not the reverse"
         raise ParameterError(f"prior {p.name!r} with a tensor that requires grad", why, "numbers")

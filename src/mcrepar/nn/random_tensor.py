@@ -24,9 +24,9 @@ from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
-from mcrepar.divergence.methods import Estimator
+from mcrepar.divergence.methods import METHODS, Estimator, Method
 from mcrepar.divergence.plan import Plan, plan_pair
-from mcrepar.divergence.sums import unflat
+from mcrepar.divergence.sums import memory_order, unflat
 from mcrepar.errors import McreparError, MethodError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RandomTensor(nn.Module):
         self.name = name
         self.options = options
         self.hold = hold
-        self.plan: Plan | None = None  # of the pair, which never changes
+        self.plan: tuple[tuple[Method, ...], Plan] | None = None  # of the pair, which never changes, and the methods
         self.settled: Callable[[Posterior, torch.Generator | None], Tensor] | None = None  # the KL in a compiled graph
         self.register_buffer("held", None if hold is None else values.detach()[hold].clone())
         row, values = options.posterior.row, without_row(values.detach(), hold)
@@ -166,10 +166,11 @@ class RandomTensor(nn.Module):
         return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator, transformed())
 
     def planned(self, q: Posterior, p: Prior) -> Plan:
-        """The plan of the pair, made once."""
-        if self.plan is None:
-            self.plan = plan_pair(q, p)
-        return self.plan
+        """The plan of the pair, made once for a table of methods."""
+        methods = tuple(METHODS.values())  # to which users may add
+        if self.plan is None or self.plan[0] != methods:
+            self.plan = methods, plan_pair(q, p)
+        return self.plan[1]
 
     def fixed_products(self) -> Fixed | None:
         """The products and the constant of the KL, where they are the same at every step."""
@@ -281,8 +282,7 @@ def median(noise: Noise) -> float:
 
 def laid_out(row: Tensor, reference: Tensor) -> Tensor:
     """A row of iid numbers in the shape and memory layout of `reference`, without a copy."""
-    strides = reference.stride()
-    return unflat(row, reference.shape, sorted(range(len(strides)), key=lambda k: -strides[k]))
+    return unflat(row, reference.shape, memory_order([reference]))
 
 
 class _Moved(torch.autograd.Function):
