@@ -20,10 +20,10 @@ from torch._utils import _flatten_dense_tensors
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
-from mcrepar.divergence.methods import METHODS, wide_dtype
-from mcrepar.nn.network_pass import SHARED, NetworkPass
-from mcrepar.nn.random_tensor import RandomTensor, random_tensors
-from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl
+from mcrepar.divergence.methods import METHODS
+from mcrepar.nn.network_pass import SHARED, NetworkPass, shared_step
+from mcrepar.nn.random_tensor import RandomTensor, named, random_tensors
+from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl, row_posterior
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -70,7 +70,7 @@ class Group:
 
     def row(self) -> Row:
         """Locations and log scales of all weights."""
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        shared = shared_step()
         if shared is not None and self.key in shared:
             row: Row = shared[self.key]
             return row
@@ -88,27 +88,15 @@ class Group:
             xi = self.noise.draw_rows(source, draws or 1, self.sizes, self.places)
         scale, xi = log_scale.exp(), xi if draws else xi[0]
         w = self.posterior.form.outer.apply(scale * xi if loc is None else torch.addcmul(loc, scale, xi))
-        if draws:
-            rows = torch.split_with_sizes(w, self.sizes, -1)
-            parts: Sequence[Tensor] = [
-                row.view(draws, *tensor.shape) for row, tensor in zip(rows, self.tensors, strict=True)
-            ]
-        else:  # the backward of a split is one operation
-            rows = torch.split_with_sizes(w, self.sizes)
-            parts = [row.view(tensor.log_scale.shape) for row, tensor in zip(rows, self.tensors, strict=True)]
-        whole = [tensor.whole(part) for tensor, part in zip(self.tensors, parts, strict=True)]
-        return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
+        lead = (draws,) if draws else ()
+        rows = torch.split_with_sizes(w, self.sizes, -1)  # its backward is one operation
+        parts = [(t, row.view(*lead, *t.log_scale.shape)) for t, row in zip(self.tensors, rows, strict=True)]
+        return named(zip(self.names, (tensor.whole(part) for tensor, part in parts), strict=True))
 
     def divergence(self, generator: torch.Generator | None = None) -> Tensor:
         """The sum of their KLs, in float64."""
         assert self.kl is not None
-        (loc, log_scale), row = self.row(), self.posterior.row
-        wide = wide_dtype(log_scale.dtype)
-        if wide != log_scale.dtype:
-            loc, log_scale = None if loc is None else loc.to(wide), log_scale.to(wide)
-        learned = row.form.learned_loc
-        fixed = self.posterior.fixed if learned or loc is None else {**self.posterior.fixed, "loc": loc}
-        return self.kl(Posterior(row, fixed, self.noise, loc if learned else None, None, log_scale), generator)
+        return self.kl(row_posterior(self.posterior, self.noise, *self.row()), generator)
 
 
 @contextmanager
@@ -145,7 +133,7 @@ class Groups:
 
     def of(self, bnn: BayesianModule) -> Layout:
         """The groups of a network as it is now."""
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        shared = shared_step()
         if shared is not None and (id(self),) in shared:
             layout: Layout = shared[(id(self),)]
             return layout

@@ -22,6 +22,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -192,4 +193,19 @@ def note_training(network: nn.Module, lock: Lock) -> None:
             "the layers around its Bayesian ones are in eval mode until that prediction ends",
             "copy.deepcopy(net) for the predictions, or train when they are done",
         )
+    if lock.trainer is None and not torch.compiler.is_compiling():
+        _warn_of_halves(network)
     lock.trainer = ref(threading.current_thread())
+
+
+def _warn_of_halves(network: nn.Module) -> None:
+    """Say before a network is trained that steps of an optimizer vanish in the rounding of its scales."""
+    scales = [p for name, p in network.named_parameters() if name.endswith("log_scale") and p.requires_grad]
+    half = next((p.dtype for p in scales if torch.finfo(p.dtype).bits < 32), None)
+    if half is not None:
+        warnings.warn(
+            f"the scales of the posterior are learned as {half}, in which log_scale = -5 has no neighbour nearer than "
+            f"{4 * torch.finfo(half).eps:.1g}: smaller steps of an optimizer leave it where it is; keep the parameters "
+            "in float32 and train under torch.autocast",
+            stacklevel=2,
+        )

@@ -18,11 +18,16 @@ from torch import Tensor, nn
 from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.joint_pass import Recipe, Theta, run
 from mcrepar.errors import MethodError
-from mcrepar.nn.random_tensor import RandomTensor
+from mcrepar.nn.random_tensor import RandomTensor, named
 
 Names = tuple[str, ...]
 SHARED: ContextVar[dict[tuple[int, ...], Any] | None] = ContextVar("what a step computes once", default=None)
 BUCKET = 2**22  # weights whose gradients leave together where processes exchange them while others are computed
+
+
+def shared_step() -> dict[tuple[int, ...], Any] | None:
+    """What has been computed in a step that is under way; None where there is none."""
+    return None if torch.compiler.is_compiling() else SHARED.get()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,29 +53,21 @@ class NetworkPass:
         """What tells it from groups and other passes."""
         return (id(self),)
 
-    def draw(self, generator: torch.Generator | None = None, draws: int | None = None) -> dict[str, Tensor]:
-        """Fresh weights by their names; with `draws` (draws, *shape) each. Inside `shared`, the KL is summed too."""
-        if draws:
-            rows = [self.draw(generator) for _ in range(draws)]
-            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+    def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Fresh weights by their names. Inside of a step, the KL is summed too."""
+        shared = shared_step()
         if not self._plain() or (shared is None and torch.is_grad_enabled()):  # the pass saves parameters for backward
-            return {
-                n: w
-                for names, t in zip(self.names, self.tensors, strict=True)
-                for w in [t.draw(generator)]
-                for n in names
-            }
+            return named(zip(self.names, (tensor.draw(generator) for tensor in self.tensors), strict=True))
         beside = self.summed and shared is not None and self.key not in shared
         found, kl = self._run(True, beside, generator)
         if beside and shared is not None:
             shared[self.key] = kl
         whole = [tensor.whole(w) for tensor, w in zip(self.tensors, found, strict=True)]
-        return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
+        return named(zip(self.names, whole, strict=True))
 
     def divergence(self, generator: torch.Generator | None = None) -> Tensor:
         """The sum of the KLs, in float64: the one that was summed beside a draw, where there is one."""
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        shared = shared_step()
         if shared is not None and self.key in shared:
             found: Tensor = shared[self.key]
             return found

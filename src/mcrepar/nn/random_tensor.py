@@ -7,7 +7,7 @@ location) has an infinite gradient under a radial prior, and under forward="loca
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -342,6 +342,11 @@ def random_tensors(bnn: BayesianModule) -> dict[tuple[str, ...], RandomTensor | 
     return {bnn.names[key]: tensor for key, tensor in found.items()}
 
 
+def named(made: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
+    """Tensors by each of their names."""
+    return {name: w for names, w in made for name in names}
+
+
 def each_named(bnn: BayesianModule, make: Callable[[RandomTensor | RankOne], Tensor]) -> dict[str, Tensor]:
     """What is made of every random tensor of a network, by all of its names."""
-    return {name: w for names, tensor in random_tensors(bnn).items() for w in [make(tensor)] for name in names}
+    return named((names, make(tensor)) for names, tensor in random_tensors(bnn).items())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 Divergence = Callable[[Posterior, torch.Generator | None], Tensor]
 Powers = tuple[int, float, int, float]  # a, b, j and c of (loc - c)^a scale^b (log scale - c)^j
 Key = tuple[Monomial | None, Powers]  # and the statistic whose mean is drawn
+
+
+def row_posterior(template: Posterior, noise: Noise, loc: Tensor | None, log_scale: Tensor) -> Posterior:
+    """The posterior of a row of weights, in at least single precision, unchecked."""
+    wide, learned = wide_dtype(log_scale.dtype), template.form.learned_loc
+    loc = None if loc is None else loc.to(wide)
+    fixed = template.fixed if learned or loc is None else {**template.fixed, "loc": loc}
+    return Posterior(template.row, fixed, noise, loc if learned else None, None, log_scale.to(wide))
 
 
 def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | None:
@@ -114,12 +123,8 @@ def _own_kl(tensor: RandomTensor, generator: torch.Generator | None) -> Tensor:
             "fullgraph=True, or use kl_method='exact' with a prior whose parameters are numbers"
         )
         return _outside_of_a_graph(tensor, generator)
-    wide, template = wide_dtype(tensor.log_scale.dtype), tensor.options.posterior
-    loc = None if tensor.centre is None else tensor.centre.to(wide)
-    fixed = template.fixed if tensor.loc is not None or loc is None else {**template.fixed, "loc": loc}
-    learned = None if tensor.loc is None else loc
-    q = Posterior(template.row, fixed, template.noise, learned, None, tensor.log_scale.to(wide))
-    return tensor.settled(q, generator)
+    template = tensor.options.posterior
+    return tensor.settled(row_posterior(template, template.noise, tensor.centre, tensor.log_scale), generator)
 
 
 @_disable_dynamo

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.checkpointing import running
-from mcrepar.nn.groups import SMALL
+from mcrepar.nn.groups import SMALL, Group
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import one_draw
 from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
@@ -87,7 +87,7 @@ def draw_stack(
 ) -> dict[str, Tensor]:
     """Samples of all weights, (draws, *shape) each, the same as one draw after the other."""
     layout = bnn.groups.of(bnn)
-    if len(layout.drawn) == 1 and not layout.drawn_apart:
+    if len(layout.drawn) == 1 and not layout.drawn_apart and isinstance(layout.drawn[0], Group):
         return layout.drawn[0].draw(generator, draws)
     return stacked([bnn.draw(generator, (first + k) % max(bnn.members, 1)) for k in range(draws)])
 
