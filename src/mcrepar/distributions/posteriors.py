@@ -16,6 +16,7 @@ from mcrepar.distributions.noises import (
     Normal,
     Radial,
     SignedGammaPower,
+    StudentT,
 )
 from mcrepar.distributions.parameters import (
     HALF_LINE,
@@ -31,7 +32,6 @@ from mcrepar.distributions.parameters import (
     find,
 )
 from mcrepar.distributions.posterior import Posterior, PosteriorRow, SamePrior, bind
-from mcrepar.distributions.student_t import StudentT
 from mcrepar.errors import ParameterError
 
 GOLDEN = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`

@@ -18,16 +18,15 @@ from mcrepar.distributions.prior import Prior, Term
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence import average
 from mcrepar.divergence.chunks import Chunks, new_seed
-from mcrepar.divergence.closed_forms import ClosedForm
 from mcrepar.divergence.contraction import Product, slope_entries
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.taylor import polynomials
+from mcrepar.divergence.terms import ClosedForm, PosteriorKey
 from mcrepar.errors import TaylorWarning
 
 if TYPE_CHECKING:
     from mcrepar.divergence.methods import Estimator
     from mcrepar.divergence.plan import Plan
-    from mcrepar.divergence.terms import PosteriorKey
 
 Means = dict[Monomial, Number]
 

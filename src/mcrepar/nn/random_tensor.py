@@ -27,7 +27,7 @@ from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
 from mcrepar.divergence.methods import METHODS, Estimator, Method
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.divergence.sums import memory_order, unflat
-from mcrepar.errors import McreparError, MethodError
+from mcrepar.errors import McreparError
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -322,18 +322,6 @@ def without_row(values: Tensor, row: int | None) -> Tensor:
     tensor([1, 3])
     """
     return values if row is None else torch.cat([values[:row], values[row + 1 :]])
-
-
-def check_signs(name: str, values: Tensor, options: Options) -> None:
-    """Refuse a posterior on the half-line for weights of both signs, unless the user chose what becomes of them."""
-    row = options.posterior.row
-    if row.support.lower < 0 or options.signs or not bool((values < 0).any()):
-        return
-    raise MethodError(
-        f"posterior {row.name!r} for {name}",
-        "it makes every weight positive, and the network has negative ones",
-        "signs='keep' to multiply the samples by the network's signs, or signs='positive' to drop them",
-    )
 
 
 def random_tensors(bnn: BayesianModule) -> dict[tuple[str, ...], RandomTensor | RankOne]:

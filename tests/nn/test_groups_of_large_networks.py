@@ -12,8 +12,7 @@ from torch.func import functional_call
 
 import mcrepar
 from mcrepar.nn import groups, network_pass
-from mcrepar.nn.groups import shared_rows
-from mcrepar.nn.network_pass import NetworkPass
+from mcrepar.nn.groups import NetworkPass, shared_rows
 from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 from tests.nn.networks import Tied
