@@ -76,8 +76,15 @@ class Chunks:
                 share: Iterable[int], first: int = first, count: int = count, radii: Tensor | None = radii
             ) -> None:
                 generator = torch.Generator(self.device)
+                source = Source(self.dtype, self.device, generator)
                 for index in share:
-                    self._take_block(index, blocks[index], first, count, radii, generator, visit)
+                    width = blocks[index].stop - blocks[index].start
+                    rows = max(1, self.budget // width)
+                    for start in range(0, count, rows):
+                        draws = min(rows, count - start)
+                        generator.manual_seed(self._seed(index + 1, first + start))
+                        radius = None if radii is None else radii[start : start + draws, index]
+                        visit(blocks[index], self.noise._sample(source, draws, width, radius))
 
             on_cores(len(blocks), self.threads, take)
 
@@ -99,25 +106,6 @@ class Chunks:
         """The norms of the draws of a joint distribution: (draws,)."""
         parts = [self._split(first, count)[0] for first, count in self._group_sizes()]
         return torch.cat(parts)
-
-    def _take_block(
-        self,
-        index: int,
-        block: slice,
-        first: int,
-        count: int,
-        radii: Tensor | None,
-        generator: torch.Generator,
-        visit: Callable[[slice, Tensor], None],
-    ) -> None:
-        width = block.stop - block.start
-        rows = max(1, self.budget // width)
-        for start in range(0, count, rows):
-            draws = min(rows, count - start)
-            generator.manual_seed(self._seed(index + 1, first + start))
-            radius = None if radii is None else radii[start : start + draws, index]
-            xi = self.noise.draw(draws, width, dtype=self.dtype, device=self.device, generator=generator, radius=radius)
-            visit(block, xi)
 
     def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
         """Runs of draws: all at once for elementwise noise, tables of block radii for a joint distribution."""

@@ -10,7 +10,7 @@ Compiled and mapped functions, and parameters that are no plain tensors, go thro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.joint_pass import Recipe, Theta, run
 from mcrepar.divergence.methods import METHODS
 from mcrepar.errors import MethodError
+from mcrepar.nn.locks import during
 from mcrepar.nn.random_tensor import RandomTensor, named, random_tensors
 from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl, row_posterior
 
@@ -197,14 +198,9 @@ def refuse_shards(tensors: Sequence[RandomTensor]) -> None:
             )
 
 
-@contextmanager
-def shared_rows() -> Iterator[None]:
+def shared_rows() -> AbstractContextManager[None]:
     """A context in which no parameter changes: draws and KLs of a group read its row once."""
-    token = SHARED.set({})
-    try:
-        yield
-    finally:
-        SHARED.reset(token)
+    return during(SHARED, {})
 
 
 @dataclass(frozen=True, eq=False)

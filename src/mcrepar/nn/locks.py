@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet, ref
 
 import torch
@@ -36,6 +36,7 @@ from mcrepar.errors import MethodError
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
+T = TypeVar("T")
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
 
 _LOCKS: WeakSet[Lock] = WeakSet()
@@ -144,23 +145,23 @@ if sys.platform != "win32":  # a fork may come at any time after a lock was made
 
 
 @contextlib.contextmanager
-def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
+def during(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """A context in which a variable has this value, for this thread."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def predicting(networks: Iterable[nn.Module]) -> contextlib.AbstractContextManager[None]:
     """A context in which this thread runs these Bayesian neural networks in eval mode, and no other thread does."""
-    token = _PREDICTED.set(_PREDICTED.get() | {id(network) for network in networks})
-    try:
-        yield
-    finally:
-        _PREDICTED.reset(token)
+    return during(_PREDICTED, _PREDICTED.get() | {id(network) for network in networks})
 
 
-@contextlib.contextmanager
-def measuring() -> Iterator[None]:
+def measuring() -> contextlib.AbstractContextManager[None]:
     """A context in which modes are as they are set."""
-    token = _PREDICTED.set(frozenset())
-    try:
-        yield
-    finally:
-        _PREDICTED.reset(token)
+    return during(_PREDICTED, frozenset())
 
 
 def own_mode(bnn: BayesianModule) -> contextlib.AbstractContextManager[None]:
