@@ -32,19 +32,12 @@ WHOLE = Constraint("a positive whole number", lambda x: (x > 0) & (x == x.floor(
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a family.
+    """One parameter of a family."""
 
-    Args:
-        name: as torch.distributions calls it.
-        constraint: what its value must satisfy.
-        default: the printed default; None where the user must give it.
-        optional: whether None is a value of its own.
-    """
-
-    name: str
-    constraint: Constraint
-    default: float | None = None
-    optional: bool = False
+    name: str  # as torch.distributions calls it
+    constraint: Constraint  # what its value must satisfy
+    default: float | None = None  # the printed default; None where the user must give it
+    optional: bool = False  # whether None is a value of its own
 
 
 @dataclass(frozen=True)

@@ -21,35 +21,20 @@ from mcrepar.errors import ParameterError
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of Table 1.
+    """One pair of Table 1."""
 
-    Args:
-        posterior: its name, with the value of a fixed parameter where that matters.
-        prior: its name.
-        group: the row of Table 1, "" for a pair that the paper does not list.
-        claimed: whether the paper claims a tuple for it.
-        verdict: ours.
-        methods: those that apply.
-        default: what auto takes.
-        reason: one sentence.
-        note: "infinite variance" or the kernel's verdict, where there is one.
-        has_tuple: whether it has a tuple of a size independent of M, whether the KL is finite or not.
-        finite: whether the KL is finite.
-        otherwise: the verdict with default parameters, where another is given for the generic ones.
-    """
-
-    posterior: str
-    prior: str
-    group: str
-    claimed: bool
-    verdict: str
-    methods: tuple[str, ...]
-    default: str | None
-    reason: str
-    note: str
-    has_tuple: bool
-    finite: bool
-    otherwise: str = ""
+    posterior: str  # its name, with the value of a fixed parameter where that matters
+    prior: str  # its name
+    group: str  # the row of Table 1, "" for a pair that the paper does not list
+    claimed: bool  # whether the paper claims a tuple for it
+    verdict: str  # ours
+    methods: tuple[str, ...]  # those that apply
+    default: str | None  # what auto takes
+    reason: str  # one sentence
+    note: str  # "infinite variance" or the kernel's verdict, where there is one
+    has_tuple: bool  # whether it has a tuple of a size independent of M, whether the KL is finite or not
+    finite: bool  # whether the KL is finite
+    otherwise: str = ""  # the verdict with default parameters, where another is given for the generic ones
 
 
 def table1(everything: bool = False) -> list[Cell]:
