@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.statistics import Monomial, Statistic
-
-Number = float | Tensor
 
 
 @dataclass(frozen=True)

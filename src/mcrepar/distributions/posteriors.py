@@ -34,7 +34,7 @@ from mcrepar.distributions.parameters import (
 from mcrepar.distributions.posterior import Posterior, PosteriorRow, SamePrior, bind
 from mcrepar.errors import ParameterError
 
-GOLDEN = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`
+GOLDEN_RATIO = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`
 LOCATION_SCALE = Form(learned_loc=True)
 SCALE = Form(learned_loc=False)
 
@@ -61,7 +61,7 @@ _ROWS = (
     PosteriorRow("logistic", lambda fixed, size: Logistic(), LOCATION_SCALE, LINE, group="location-scale",
                  same_prior=_same("logistic")),
     PosteriorRow("horseshoe", lambda fixed, size: Horseshoe(fixed["slab"]), LOCATION_SCALE, LINE,
-                 fixed=(Parameter("slab", POSITIVE, GOLDEN, optional=True),), group="location-scale",
+                 fixed=(Parameter("slab", POSITIVE, GOLDEN_RATIO, optional=True),), group="location-scale",
                  generic={"slab": None}),
     PosteriorRow("radial", lambda fixed, size: Radial(size), LOCATION_SCALE, LINE, group="location-scale",
                  same_prior=_same("radial")),

@@ -26,7 +26,7 @@ from mcrepar.divergence.sums import Factor, Order, Sums, unflat, wide_sum
 from mcrepar.divergence.terms import PosteriorKey
 
 TEMPORARIES = 8  # of a block that live at once
-AT_ONCE = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
+CONTRACTED = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def contract(
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
         start = loc if isinstance(loc, Tensor) else None
-        block = block_size(max_bytes, scale.dtype, scale.device, TEMPORARIES, AT_ONCE)
+        block = block_size(max_bytes, scale.dtype, scale.device, TEMPORARIES, CONTRACTED)
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
             factors, ts, start, scale, is_log, block, order
         )

@@ -26,12 +26,12 @@ from mcrepar.divergence.integral import Expectation, Weights, expectation
 
 FROM = 5_000  # weights from which a table is cheaper
 CHECKED = 200  # weights at random whose quadrature a table must meet
-NEAR = 1e-8  # how near a table's values must be in the mean, absolute and relative
+TABLE_ERROR = 1e-8  # how near a table's values must be in the mean, absolute and relative
 SLOPES, ONE = 100, 100  # how many times that its gradients may miss, and a single weight
 LEAST = 0.01  # of the gradient by log scale, which is added to the entropy's, of 1
 FIRST = (25, 13)  # points of the first grid
 SHARE = 4  # a table has at most one point for so many weights
-BLOCK = 2**14  # weights that are interpolated at once
+AT_A_TIME = 2**14  # weights that are interpolated at once
 CELL = 0.5  # the ends of a table lie on multiples of it, in both of its coordinates
 
 
@@ -178,7 +178,7 @@ def _bound(fields: Tensor, weights: Weights) -> Tensor:
     sizes = fields[1:].abs().mean(1)
     if weights.needed[0]:
         sizes[0].clamp_(min=LEAST)
-    return NEAR * torch.cat([1 + fields[:1].abs().mean(1), SLOPES * sizes])
+    return TABLE_ERROR * torch.cat([1 + fields[:1].abs().mean(1), SLOPES * sizes])
 
 
 def _picked(coordinates: tuple[Tensor, Tensor]) -> Tensor:
@@ -215,7 +215,7 @@ def _finer(values: Tensor, bound: Tensor, shape: tuple[int, int]) -> tuple[int, 
 def _read(surface: Surface, coordinates: tuple[Tensor, Tensor], weights: Weights, error: float) -> Expectation:
     """Every weight from the table."""
     blocks = [
-        surface(first, second) for first, second in zip(*(torch.split(x, BLOCK) for x in coordinates), strict=True)
+        surface(first, second) for first, second in zip(*(torch.split(x, AT_A_TIME) for x in coordinates), strict=True)
     ]
     fields = iter(torch.cat(blocks, 1))
     value = next(fields)

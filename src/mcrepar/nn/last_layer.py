@@ -28,7 +28,7 @@ from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichl
 from mcrepar.likelihoods.likelihood import log_prob_of_square
 from mcrepar.nn.preactivation import Preactivation
 
-NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
+GAUSS_NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
 CHUNK = 2**18  # elements of noise that a stream holds at once
 TAYLOR = (-math.log(2), 1 / 2, -1 / 8, 0.0, 1 / 192)  # of log sigmoid(u) about 0
 
@@ -182,7 +182,7 @@ def _gauss(noise: Noise) -> Rule:
     """The Gauss rule of one coordinate of the noise: Lanczos on its fine rule, then the eigenvalues."""
     x, weights = noise.nodes()
     basis = [np.sqrt(weights)]
-    for _ in range(NODES - 1):
+    for _ in range(GAUSS_NODES - 1):
         v = x * basis[-1]
         for _ in range(2):  # orthogonal to rounding
             v = v - np.array(basis).T @ (np.array(basis) @ v)

@@ -19,7 +19,7 @@ from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
-from mcrepar.divergence.sums import summed, wide_sum
+from mcrepar.divergence.sums import summed
 from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 
@@ -55,7 +55,14 @@ def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | No
         total, draws = total + found.rest, found.draws
         for f, tau in found.factors:
             factors[tau, (f.a, f.b, f.j, f.center if f.a or f.j else 0.0)][k] += f.factor
-    live = {key: _per_weight(numbers, tensors) for key, numbers in factors.items() if any(numbers)}
+    like = tensors[0].log_scale
+
+    def each(numbers: list[float]) -> Number:
+        """One number where all tensors have the same, else one for every weight."""
+        alike = len(set(numbers)) == 1
+        return numbers[0] if alike else torch.tensor(numbers, dtype=wide_dtype(like.dtype), device=like.device)[places]
+
+    live = {key: each(numbers) for key, numbers in factors.items() if any(numbers)}
     taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
     sizes = [tensor.log_scale.numel() for tensor in tensors]
     return partial(_contracted, live, total, partial(_means, taus, draws, sizes, places)) if live else None
@@ -161,15 +168,3 @@ def _contracted(
 def _less(x: Number, center: float) -> Tensor:
     assert isinstance(x, Tensor)
     return x - center if center else x
-
-
-def _per_weight(numbers: Sequence[float], tensors: Sequence[RandomTensor]) -> Number:
-    """One number where all tensors have the same, else one for every weight."""
-    if len(set(numbers)) == 1:
-        return numbers[0]
-    like = tensors[0].log_scale
-    wide = torch.float64 if wide_sum(like.device) == torch.float64 else torch.float32
-    wide = wide if like.device.type == "cpu" else wide_dtype(like.dtype)
-    each = [(t.log_scale.numel(), x) for x, t in zip(numbers, tensors, strict=True)]
-    parts = [torch.full((size,), x, dtype=wide, device=like.device) for size, x in each]
-    return torch.cat(parts).to(wide_dtype(like.dtype))
