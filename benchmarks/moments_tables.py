@@ -18,7 +18,7 @@ def moments_block(found: dict[str, Any]) -> list[str]:
     head = (
         "One pass of moments against draws: the error of means at the output in standard deviations of a draw (root "
         "mean square), the variance over that of the draws at the output, and its range over layers; without factors "
-        "and with factors fitted to 32 draws on other inputs (`benchmarks/moments.py`):"
+        "and with factors fitted to 128 draws on other inputs (`benchmarks/moments.py`):"
     )
     titles = "mean | variance | over layers | mean, fitted | variance, fitted | over layers, fitted"
     return [head, "", f"| network | draws | {titles} |", "|---|---|---|---|---|---|---|---|", *rows]

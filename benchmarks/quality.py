@@ -42,9 +42,14 @@ def main() -> None:
         record(given.task, given.method, given.seed, given.root, given.work, given.results)
 
 
+def checkpoint_name(task: str, method: str, seed: int) -> str:
+    """By which a run is found."""
+    return f"{task}-{method.replace(' ', '_').replace(',', '')}-{seed}"
+
+
 def record(task_name: str, method: str, seed: int, root: Path, work: Path, results: Path) -> None:
     """Train, evaluate and write the record, unless it is there."""
-    name = f"{task_name}-{method.replace(' ', '_')}-{seed}"
+    name = checkpoint_name(task_name, method, seed)
     target = results / f"{name}.json"
     if target.exists():
         print(f"{name}: there already")
@@ -54,7 +59,8 @@ def record(task_name: str, method: str, seed: int, root: Path, work: Path, resul
     torch.manual_seed(seed)
     learner = METHODS[method](task, len(parts.train))
     work.mkdir(parents=True, exist_ok=True)
-    history = train(task, parts, learner, seed, work / f"{name}.pt")
+    checkpoint = work / f"{name}.pt"
+    history = {} if learner.restore(work, task_name, seed) else train(task, parts, learner, seed, checkpoint)
     scores, answers = evaluate(task, parts, learner)
     np.savez_compressed(work / f"{name}.npz", **{k: a.probs.numpy().astype(np.float16) for k, a in answers.items()})
     results.mkdir(parents=True, exist_ok=True)
@@ -102,26 +108,28 @@ def evaluate(task: Task, parts: Parts, learner: Learner) -> tuple[dict[str, Any]
         return learner.predict(parts.prepare(x), task.draws)
 
     answers = {"validation": ask(parts.validation.x), "test": ask(parts.test.x)}
-    scores: dict[str, Any] = {"validation": _scores(answers["validation"], parts.validation.y),
-                              "test": _scores(answers["test"], parts.test.y)}  # fmt: skip
-    inside = _uncertainties(answers["test"])
+    scores: dict[str, Any] = {"validation": scores_of(answers["validation"], parts.validation.y),
+                              "test": scores_of(answers["test"], parts.test.y)}  # fmt: skip
+    inside = uncertainties(answers["test"])
     for name, x in parts.ood.items():
         answers[f"ood {name}"] = answer = ask(x)
-        scores[f"ood {name}"] = {k: auroc(inside[k], u) for k, u in _uncertainties(answer).items()}
+        scores[f"ood {name}"] = {k: auroc(inside[k], u) for k, u in uncertainties(answer).items()}
     for name, split in parts.corrupted.items():
-        scores[f"corrupted {name}"] = _scores(ask(split.x), split.y)
+        scores[f"corrupted {name}"] = scores_of(ask(split.x), split.y)
     return {**scores, **learner.facts()}, answers
 
 
-def _uncertainties(answer: Answer) -> dict[str, np.ndarray]:
+def uncertainties(answer: Answer) -> dict[str, np.ndarray]:
+    """By which out-of-distribution examples are recognised."""
     entropy = torch.special.entr(answer.probs.double()).sum(1)
     return {"entropy": entropy.numpy(), "mutual_information": (entropy - answer.expected_entropy).clamp_min(0).numpy()}
 
 
-def _scores(answer: Answer, y: Tensor) -> dict[str, float]:
-    uncertainties = _uncertainties(answer)
+def scores_of(answer: Answer, y: Tensor) -> dict[str, float]:
+    """All metrics of classes, and the accuracy on the half with the most confident predictions."""
+    own = uncertainties(answer)
     probs = answer.probs.double().numpy()
-    scores = classification(probs / probs.sum(1, keepdims=True), y.numpy(), **uncertainties)
+    scores = classification(probs / probs.sum(1, keepdims=True), y.numpy(), **own)
     confident = probs.max(1).argsort()[len(probs) // 2 :]
     right = probs[confident].argmax(1) == y.numpy()[confident]
     return {**scores, "accuracy_most_confident_half": float(right.mean())}

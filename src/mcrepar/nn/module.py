@@ -294,9 +294,9 @@ def bayesian(
         pretrained: centre the priors on the network's weights too (MOPED).
         select: which parameters, a callable(name, parameter) or patterns; None is all but those of norm layers.
         overrides: other options for some, by name pattern, module type or module.
-        forward: how a draw enters the forward: weights, local, flipout or per_example; local gives the positions of one
-            example (of an image, of a sequence) independent noise. "auto" is local where all random layers are dense,
-            else flipout, else weights, whichever layers and posterior allow.
+        forward: how a draw enters the forward: weights, local, flipout, antithetic or per_example; local gives the
+            positions of one example (of an image, of a sequence) independent noise. "auto" is local where all random
+            layers are dense, else flipout, else weights, whichever layers and posterior allow.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
         structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
             layers, of which every example has its own in training, and every draw one.

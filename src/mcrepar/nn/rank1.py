@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.forms import EXP, IDENTITY
 from mcrepar.distributions.noise import Noise
@@ -26,7 +25,7 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.forwards.layer_weight import Weight
+from mcrepar.nn.forwards.layer_weight import Weight, examples
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -281,8 +280,7 @@ def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int,
 
 def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, every example with factors of its own."""
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
-    batch = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+    batch = examples(args, kwargs)
     first = int(torch.randint(bnn.members, ())) if bnn.members > 1 else 0
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:

@@ -67,6 +67,8 @@ CASES = [
     *(("local", layer, "radial") for layer in ("dense", "dense without bias")),
     *(("flipout", layer, name) for layer in LAYERS for name in ("normal", "radial")),
     *(("flipout", "dense", name) for name in ("laplace", "logistic", "horseshoe", "error")),
+    *(("antithetic", layer, name) for layer in LAYERS for name in ("normal", "radial")),
+    ("antithetic", "dense", "laplace"),
     *(("per_example", layer, "radial") for layer in ("dense", "conv2d")),
 ]
 
@@ -76,7 +78,7 @@ CASES = [
 def test_each_example_has_the_distribution_of_weights(forward, layer, name):
     build, shape = LAYERS[layer]
     x = randn(2, *shape)
-    draws = DRAWS if forward == "flipout" else 2000
+    draws = DRAWS if forward in ("flipout", "antithetic") else 2000
     shared = made(build, name, "weights")
     if layer.startswith("dense"):  # its moments are known: x loc^T + bias, and x^2 (Var W)^T + Var b
         q = {key: latent.posterior for key, latent in shared.latents.items()}
@@ -160,7 +162,7 @@ def test_every_gradient_is_there(forward, layer):
 
 
 @pytest.mark.filterwarnings(POSITIONS)
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_one_example_without_a_batch(forward, layer):
     build, shape = LAYERS[layer]
@@ -177,7 +179,7 @@ def test_dead_inputs_have_a_finite_gradient():
     assert all(p.grad.isfinite().all() for p in bnn.parameters())
 
 
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 def test_some_layers_may_stay_deterministic(forward):
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
     for select in ("0.weight", "0.bias", ["0", "2.weight"]):
@@ -194,6 +196,13 @@ REFUSED = {
     "flipout lstm": (lambda: nn.LSTM(3, 2), "normal", "flipout", "neither dense nor convolutional"),
     "flipout attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "flipout", "neither dense nor"),
     "flipout loggamma": (dense, "loggamma", "flipout", "not symmetric"),
+    "antithetic lstm": (
+        lambda: nn.LSTM(3, 2),
+        "normal",
+        "antithetic",
+        "forward='antithetic': LSTM is neither dense nor",
+    ),
+    "antithetic loggamma": (dense, "loggamma", "antithetic", "not symmetric"),
     "per_example lstm": (lambda: nn.LSTM(3, 2), "normal", "per_example", "examples in dimension 1"),
     "per_example attention": (lambda: nn.MultiheadAttention(4, 2), "normal", "per_example", "examples in dimension 1"),
 }
@@ -207,13 +216,13 @@ def test_refused(ask):
 
 
 @pytest.mark.parametrize("name", ["lognormal", "gamma"])
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 def test_positive_weights_are_refused(name, forward):
     with pytest.raises(MethodError, match="forward='weights'"):
         bayesian(dense(), posterior(name), "gamma", signs="keep", forward=forward)
 
 
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 def test_tied_weights_are_refused(forward):
     shared = nn.Linear(3, 3)
     with pytest.raises(MethodError, match=r"0\.weight and as 2\.weight"):
@@ -231,7 +240,7 @@ class Again(nn.Module):
         return self.second(self.first(x) - self.first(x))
 
 
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 @pytest.mark.parametrize("select", [None, "first.bias"])
 def test_a_layer_that_is_called_twice_is_refused(forward, select):
     bnn = bayesian(Again(nn.Linear(3, 3)), "normal", forward=forward, select=select)
@@ -267,11 +276,45 @@ class Reads(nn.Module):
         return self.layer(x) + self.layer.weight.sum()
 
 
-@pytest.mark.parametrize("forward", ["local", "flipout"])
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
 def test_a_weight_that_is_read_otherwise_is_never_silently_deterministic(forward):
     bnn = bayesian(Reads(), "normal", forward=forward)
     with pytest.raises(MethodError, match="sum on a weight"):
         bnn(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_antithetic_halves_have_opposite_noise(layer, batch):
+    """A layer is linear in its weights: the noise of equal examples cancels exactly between the halves."""
+    build, shape = LAYERS[layer]
+    bnn, x = made(build, "radial", "antithetic"), randn(1, *shape)
+    with torch.no_grad(), bnn.frozen("mean"):
+        mean = bnn(x)
+    noise = bnn(x.expand(batch, *shape)).detach() - mean
+    signs = torch.tensor([1.0] * -(-batch // 2) + [-1.0] * (batch // 2)).double().reshape(-1, *[1] * (noise.dim() - 1))
+    assert noise.abs().max() > 1e-3
+    torch.testing.assert_close(noise, signs * noise[:1])
+
+
+def test_antithetic_signs_belong_to_examples_and_not_to_rows():
+    """Two layers, of which the second meets three rows of every example, use one sign for each example."""
+    net = nn.Sequential(
+        nn.Linear(4, 6), nn.Unflatten(1, (3, 2)), nn.Flatten(0, 1), nn.Linear(2, 2), nn.Unflatten(0, (-1, 3))
+    )
+    torch.manual_seed(0)
+    bnn = bayesian(net.double(), "normal", forward="antithetic", start_std=0.5)
+    out = bnn(randn(1, 4).expand(3, 4))
+    assert torch.equal(out[0], out[1])
+    assert not torch.equal(out[1], out[2])
+
+
+def test_antithetic_refuses_rows_that_belong_to_no_example():
+    bnn = bayesian(
+        nn.Sequential(nn.Flatten(0, 1), nn.Unflatten(0, (5, -1)), nn.Linear(2, 2)), "normal", forward="antithetic"
+    )
+    with pytest.raises(MethodError, match="5 rows for a batch of 2 examples"):
+        bnn(torch.ones(2, 5, 2))
 
 
 def test_local_radial_refuses_rows_that_share_a_draw():

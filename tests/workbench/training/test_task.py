@@ -57,11 +57,16 @@ def test_augmentation_depends_on_step_and_rank(tmp_path):
     assert torch.equal(plain.batch(index, 3)[0], plain.plain(plain.train.at(index))[0])
 
 
-def test_calibration_takes_training_data_as_they_are(tmp_path):
-    t = task(tmp_path)
-    batch, known = t.calibration(), t.plain(t.train)[0]
-    assert len(batch) == 8
-    assert all(bool((known == one).flatten(1).all(1).any()) for one in batch)
+def test_calibration_takes_training_data_augmented_as_in_training(tmp_path):
+    def among(t: Task, batch: torch.Tensor) -> list[bool]:
+        known = t.plain(t.train)[0]
+        assert len(batch) == 8
+        return [bool((known == one).flatten(1).all(1).any()) for one in batch]
+
+    plain, moved = task(tmp_path, augment="none"), task(tmp_path)
+    assert all(among(plain, plain.calibration()))
+    assert not all(among(moved, moved.calibration()))
+    assert torch.equal(moved.calibration(), moved.calibration())
 
 
 def test_the_held_out_part_is_the_same_every_time(tmp_path):

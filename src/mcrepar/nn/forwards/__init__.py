@@ -4,6 +4,7 @@ weights      one sample of all weights, shared by the batch
 local        the output of a dense or convolutional layer is drawn instead of its weights (local reparameterization):
              each output has its distribution, but positions of one example (pixels, tokens) have independent noise
 flipout      one sample, whose noise is multiplied by random signs of every example
+antithetic   one sample, whose noise has another sign for the second half of the batch
 per_example  a sample of all weights of its own for every example
 auto         local where all random layers are dense, else flipout, else weights: the least noise that layers and family
              allow without a pass per example
@@ -20,7 +21,7 @@ from torch import nn
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
-from mcrepar.nn.forwards import flipout, local, per_example
+from mcrepar.nn.forwards import antithetic, flipout, local, per_example
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
 
@@ -42,6 +43,7 @@ FORWARDS: dict[str, Forward] = {
     "weights": Forward(lambda bnn, args, kwargs: run(bnn, bnn.draw(), *args, **kwargs)),
     "local": Forward(local.run, local.check),
     "flipout": Forward(flipout.run, flipout.check),
+    "antithetic": Forward(antithetic.run, antithetic.check),
     "per_example": Forward(per_example.run, per_example.check),
 }
 

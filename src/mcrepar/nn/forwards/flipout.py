@@ -15,27 +15,28 @@ from mcrepar.nn.random_tensor import RandomTensor
 from mcrepar.nn.select import Place
 
 
-def check(q: Posterior, place: Place) -> None:
+def check(q: Posterior, place: Place, forward: str = "flipout") -> None:
     """Refuse noise that signs would change, and layers that are neither dense nor convolutional."""
-    check_layers("flipout", place)
+    check_layers(forward, place)
     if not (q.noise.symmetric and q.form.outer.name == "identity"):
         why = "its noise is not symmetric"
-        raise MethodError(f"forward='flipout' with posterior {q.name!r}", why, "forward='weights'")
+        raise MethodError(f"forward={forward!r} with posterior {q.name!r}", why, "forward='weights'")
 
 
 def _output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
     """F(x, loc) + F(x s, delta) s', the signs s and s' being those of the example."""
     out = apply(x, location(weight), location(bias))
     if isinstance(weight, LayerWeight):
-        out = out + apply(x * _signs(x, channel), _delta(weight.tensor), None) * _signs(out, channel)
+        out = out + apply(x * _signs(x, channel), perturbation(weight.tensor), None) * _signs(out, channel)
     if isinstance(bias, LayerWeight):
         shape = [1] * out.dim()
         shape[channel] = bias.tensor.log_scale.numel()
-        out = out + _delta(bias.tensor).reshape(shape).to(out.dtype) * _signs(out, channel)
+        out = out + perturbation(bias.tensor).reshape(shape).to(out.dtype) * _signs(out, channel)
     return out
 
 
-def _delta(tensor: RandomTensor) -> Tensor:
+def perturbation(tensor: RandomTensor) -> Tensor:
+    """A sample of scale * xi, differentiable in the scale."""
     with torch.no_grad():
         xi = tensor.noise()
     return tensor.log_scale.exp() * xi

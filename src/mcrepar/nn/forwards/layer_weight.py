@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
@@ -70,7 +71,7 @@ class LayerWeight(Weight):
     """A weight that a dense or convolutional layer meets as its location, and that draws the layer's output."""
 
     refusal = (
-        "under forward='local' or 'flipout'",
+        "under forward='local', 'flipout' or 'antithetic'",
         "only dense and convolutional layers draw their output",
         "forward='weights', or select the other layers away",
     )
@@ -131,6 +132,12 @@ class Pass:
                 "forward='weights'",
             )
         self.used.add(tensor.name)
+
+
+def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of examples of a batch: the length of the first tensor that is passed."""
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
 
 
 def run_layers(rule: Rule, bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

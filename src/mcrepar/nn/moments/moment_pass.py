@@ -26,6 +26,7 @@ from mcrepar.nn.swap import frozen_weights
 from mcrepar.validation import check_generator, whole_number
 
 Moments = tuple[Tensor, Tensor]  # mean and variance of the output
+CHUNK = 8  # draws that are in memory at once while factors are fitted
 Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
 
 
@@ -52,9 +53,7 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
         output: what to take of a network that returns more than a tensor.
         member: of rank-1 factors with several members.
     """
-    weights: dict[BayesianModule, dict[str, Tensor]] = {}
-    for part in random_parts(net):
-        weights[part] = {**weight_moments(part, member % max(part.members, 1)), **stored_statistics(part)}
+    weights = _moments_of_parts(net, member)
     factors = calibration_of(net).moment_factors
 
     def run(*args: Any, **kwargs: Any) -> Moments:
@@ -67,6 +66,14 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
 
     with holding(weights):
         yield run
+
+
+def _moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
+    """What every Bayesian part meets in the place of its weights and norm statistics."""
+    return {
+        part: {**weight_moments(part, member % max(part.members, 1)), **stored_statistics(part)}
+        for part in random_parts(net)
+    }
 
 
 def members_of(net: nn.Module) -> int:
@@ -125,22 +132,54 @@ class Scaling:
         )
 
 
+class Spreads:
+    """The variance of draws at every operation, summed over its numbers; draws come in chunks, a pass for each."""
+
+    def __init__(self) -> None:
+        self.sums: list[tuple[Tensor, Tensor]] = []  # over draws, of what is beside the pass's mean and of its square
+        self.draws = self.count = 0
+
+    def start(self, draws: int) -> None:
+        """A pass with this many other draws."""
+        self.draws, self.count = self.draws + draws, 0
+
+    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
+        away = torch.stack(result.samples).double() - result.expectation
+        found = away.sum(0), away.square().sum(0)
+        if self.count == len(self.sums):
+            self.sums.append(found)
+        else:
+            for total, more in zip(self.sums[self.count], found, strict=True):
+                total += more
+        self.count += 1
+        return result
+
+    def variances(self) -> list[float]:
+        """One number for every operation."""
+        n = self.draws
+        return [float((second - first.square() / n).sum()) / (n - 1) for first, second in self.sums]
+
+
 @dataclass
 class Fitting:
-    """Fits a factor to the samples at every operation, and goes on with the variances that it gives."""
+    """Finds the factor of every operation, and goes on with the variances that it gives.
 
+    Args:
+        variances: of draws, summed over the numbers of an operation.
+    """
+
+    variances: Sequence[float]
     factors: list[Factor] = field(default_factory=list)
 
     def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        there = torch.stack(result.samples).double().var(0).sum()
-        here = result.variance.double().sum()
-        factor = float(there / here) if float(here) > 0 else 1.0
+        here = float(result.variance.double().sum())
+        factor = self.variances[len(self.factors)] / here if here > 0 else 1.0
         self.factors.append((name, factor))
-        return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
+        return MomentTensor(result.expectation, result.variance * factor)
 
 
 def calibrate_moments(
-    bnn: nn.Module, x: Any, draws: int = 32, generator: torch.Generator | None = None, *, output: Output = None
+    bnn: nn.Module, x: Any, draws: int = 128, generator: torch.Generator | None = None, *, output: Output = None
 ) -> nn.Module:
     """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
 
@@ -150,7 +189,8 @@ def calibrate_moments(
     Args:
         bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is returned.
         x: a batch of inputs as `predict` takes them, without targets; it is not kept.
-        draws: how many draws they are fitted to; noise that a whole layer shares makes 8 too few (see the docs).
+        draws: how many draws they are fitted to; the relative error of a factor is up to sqrt(2 / draws), for the
+            activations of a layer share the noise of its weights.
         generator: the source of the draws; None is the default RNG.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
@@ -180,11 +220,16 @@ def _fit(
 ) -> list[Factor]:
     """The factors of one member's pass."""
     args, kwargs = call
-    fitting, weights = Fitting(), {}
-    for part in random_parts(net):
-        which = member % max(part.members, 1)
-        weights[part] = sampled_moments(part, draws, generator, which)
-    with holding(weights), settling(fitting):
+    parts = {part: member % max(part.members, 1) for part in random_parts(net)}
+    spreads = Spreads()
+    for first in range(0, draws, CHUNK):
+        count = min(CHUNK, draws - first)
+        spreads.start(count)
+        sampled = {part: sampled_moments(part, count, generator, which) for part, which in parts.items()}
+        with holding(sampled), settling(spreads):
+            the_tensor(net(*args, **kwargs), output)
+    fitting = Fitting(spreads.variances())
+    with holding(_moments_of_parts(net, member)), settling(fitting):
         the_tensor(net(*args, **kwargs), output)
     return fitting.factors
 

@@ -71,7 +71,7 @@ class BayesOptions:
     pretrained: bool = option(False, "centre the prior on the weights that the network has when it becomes Bayesian")
     start_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
     signs: Literal["", "keep", "positive"] = option("", "what a posterior on the half-line does with negative weights")
-    forward: str = option("weights", "how a draw enters the forward: weights, local, flipout, per_example, or auto")
+    forward: str = option("weights", "how a draw enters it: weights, local, flipout, antithetic, per_example, or auto")
     kl_method: str = option("auto", "auto, exact, stats, repar, stream, regen, quad, taylor or direct")
     n_mc_iter: int | None = option(None, "M, the Monte Carlo iterations of the KL; null: the exact KL where it exists")
     draws: int = option(1, "draws of the weights in a step, over which the likelihood is averaged")

@@ -107,9 +107,16 @@ def digest(split: Split) -> str:
 
 
 def calibration_batch(train: Split, config: TrainConfig, facts: Facts) -> Tensor:
-    """Training data on which norm layers find the statistics of a draw."""
-    order = torch.randperm(len(train), generator=generator_of(config.seed, "calibration"))
-    return facts.preparation(config)(train.x[order[: config.calibration]])
+    """Training data on which norm layers find the statistics of a draw, augmented as those were that they learned."""
+    noise = generator_of(config.seed, "calibration")
+    order = torch.randperm(len(train), generator=noise)
+    x = augment(train.x[order[: config.calibration]], _augmentation(config), generator=noise)
+    return facts.preparation(config)(x)
+
+
+def _augmentation(config: TrainConfig) -> str:
+    """The kind that was asked for, or the usual one of the data."""
+    return DATASETS[config.data].augment if config.augment == "auto" else config.augment
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +170,7 @@ class Task:
             index: of the examples.
             step: on which, with the rank, the augmentation depends.
         """
-        config, noise = self.config, generator_of(self.config.seed, "augment", step, self.world.rank)
-        kind = DATASETS[config.data].augment if config.augment == "auto" else config.augment
+        kind, noise = _augmentation(self.config), generator_of(self.config.seed, "augment", step, self.world.rank)
         part = self.train.at(index)
         return self.plain(Split(augment(part.x, kind, generator=noise), part.y))
 
