@@ -78,7 +78,7 @@ class Posterior:
     free_log_scale: Tensor | None = None
 
     def __repr__(self) -> str:
-        words = {**self.free, **self.fixed}
+        words = {**free_tensors(self), **self.fixed}
         return f"posterior({', '.join(filter(None, (repr(self.name), spelled(words))))})"
 
     @property
@@ -92,15 +92,9 @@ class Posterior:
         return self.row.form
 
     @property
-    def free(self) -> dict[str, Tensor]:
-        """The learned tensors, as they were given: loc, and scale or log_scale."""
-        given = {"loc": self.free_loc, "scale": self.free_scale, "log_scale": self.free_log_scale}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
-
-    @property
     def learned(self) -> tuple[Tensor, ...]:
-        """The same without their names."""
-        return tuple(self.free.values())
+        """The learned tensors, as they were given."""
+        return tuple(free_tensors(self).values())
 
     @property
     def loc(self) -> Number:
@@ -240,6 +234,12 @@ class Posterior:
 
     def _bound(self, tensor: Tensor | None) -> Tensor:
         return self._reference if tensor is None else tensor
+
+
+def free_tensors(q: Posterior) -> dict[str, Tensor]:
+    """The learned tensors by their names, as they were given: loc, and scale or log_scale."""
+    given = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 def check_posterior(q: object) -> Posterior:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcrepar.distributions.forms import IDENTITY, Entry
 from mcrepar.distributions.parameters import POSITIVE, REAL, Number, Parameter, check_value
-from mcrepar.distributions.posterior import Posterior, check_posterior
+from mcrepar.distributions.posterior import Posterior, check_posterior, free_tensors
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
@@ -124,7 +124,7 @@ def apply_plan(
     """The KL of objects that fit together, in float64, with a plan made before."""
     p = p.over(q.numel)
     with named_extremes(q, p), torch.autocast(q.device.type, enabled=False):
-        decision = plan.decide(request, q, p)
+        decision = replace(plan, sides=(q, p)).decide(request)
         if decision.infinite_variance:
             words = f"{plan.pair} by {decision.method} has infinite variance"
             warnings.warn(words, InfiniteVarianceWarning, stacklevel=4)
@@ -231,7 +231,7 @@ def _widened(q: Posterior) -> Posterior:
     dtype = wide_dtype(q.dtype)
     if dtype == q.dtype:
         return q
-    return replace(q, **{f"free_{name}": tensor.to(dtype) for name, tensor in q.free.items()})
+    return replace(q, **{f"free_{name}": tensor.to(dtype) for name, tensor in free_tensors(q).items()})
 
 
 def _widened_prior(p: Prior) -> Prior:
@@ -307,7 +307,7 @@ def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
 def diagnosis(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
     """Why a value is not finite; `nan`: it is not even infinite."""
     try:
-        for name, tensor in q.free.items():
+        for name, tensor in free_tensors(q).items():
             check_value(plan.pair, Parameter(name, POSITIVE if name == "scale" else REAL), tensor)
         for parameter in p.row.parameters if p.row is not None else ():
             check_value(f"{plan.pair}, prior", parameter, p.values[parameter.name])

@@ -157,14 +157,14 @@ class Plan:
         q, p = self.sides
         return Tuple(q, p.sketch().density.terms, [t.entries or () for t in self.terms])
 
-    def decide(self, request: Estimator, q: Posterior | None = None, p: Prior | None = None) -> Decision:
+    def decide(self, request: Estimator) -> Decision:
         """The method that a request runs, or the error that says why none does: the only place that decides.
+
+        It looks at the objects that this plan was asked for with. Where there are none, where the posterior has no
+        tensors, or where a network has still to fill the prior in, the families alone decide.
 
         Args:
             request: what was asked for.
-            q: the posterior, if not that which this plan was asked for with; without learned tensors, or None, the
-                families alone decide.
-            p: the prior, likewise; where a network has still to fill it in, or None, the families alone decide.
 
         Raises:
             McreparError: the refusal of the method that was asked for, before any tensor is touched where families
@@ -173,19 +173,18 @@ class Plan:
         >>> explain("normal", "normal").decide(Estimator(n_mc_iter=1000)).method
         'stats'
         """
-        found = self.outcome(request, q, p)
+        found = self.outcome(request)
         if isinstance(found, Decision):
             return found
         raise copy(found)  # plans are kept: an error of theirs that was raised would keep the tensors of its traceback
 
-    def outcome(
-        self, request: Estimator, q: Posterior | None = None, p: Prior | None = None
-    ) -> Decision | McreparError:
+    def outcome(self, request: Estimator) -> Decision | McreparError:
         """The same, with the error where nothing runs."""
         found = _chosen(self, request)
-        if q is None or p is None:
-            q, p = self.sides or (None, None)
-        if isinstance(found, McreparError) or q is None or p is None or not q.learned or p.words or p.relative:
+        if isinstance(found, McreparError) or self.sides is None:
+            return found
+        q, p = self.sides
+        if not q.learned or p.words or p.relative:
             return found
         at = self.at(q, p)
         if at is not self:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.distributions as td
 from torch import Tensor
 
-from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posterior import Posterior, free_tensors
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.torch_families import Family
 from mcrepar.distributions.torch_priors import as_prior
@@ -42,14 +43,15 @@ def _of_weights(q: Posterior, source: td.Distribution) -> Tensor:
     """KL(q || p) of every weight, in double precision, differentiable in the tensors of both."""
     p = as_prior(source)
     plan, p = plan_pair(q, p), p.over(q.numel)
+    plan = replace(plan, sides=(q, p))
     shared = any(t.requires_grad and t.numel() > 1 for t in p.tensors.values())  # by all weights, several numbers
     if p.row is None and (p.shape or shared):  # an external density that knows which weight is which, or learns more
         if not plan.finite:
-            plan.decide(Estimator(), q, p)  # which says why
+            plan.decide(Estimator())  # which says why
         return -_entropy(q) - _at_nodes(q, source)
     check_objects(q, p, None)
-    decision = plan.decide(Estimator() if p.row is not None else Estimator("quad"), q, p)
-    q = q.bind(False, None, **{name: t.double() for name, t in q.free.items()})
+    decision = plan.decide(Estimator() if p.row is not None else Estimator("quad"))
+    q = q.bind(False, None, **{name: t.double() for name, t in free_tensors(q).items()})
     p = p.filled(**{name: t.double() for name, t in p.tensors.items()})
     with named_extremes(q, p):
         if decision.method == "exact":

@@ -216,7 +216,9 @@ def _estimates(q: Posterior, p: Prior, plan: Plan) -> tuple[_Estimate, _Estimate
 
 def _names(q: Posterior, p: Prior) -> dict[str, Tensor]:
     """The learned parameters by name: the posterior's as they are, the prior's marked as such."""
-    return q.free | {f"prior {name}": value for name, value in p.tensors.items()}
+    from mcrepar.distributions.posterior import free_tensors
+
+    return free_tensors(q) | {f"prior {name}": value for name, value in p.tensors.items()}
 
 
 def _draw(axes: Axes, panel: GraphPanel) -> None:
