@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -231,7 +232,8 @@ def _widened(q: Posterior) -> Posterior:
     dtype = wide_dtype(q.dtype)
     if dtype == q.dtype:
         return q
-    return replace(q, **{f"free_{name}": tensor.to(dtype) for name, tensor in free_tensors(q).items()})
+    wide: dict[str, Any] = {f"free_{name}": tensor.to(dtype) for name, tensor in free_tensors(q).items()}
+    return replace(q, **wide)
 
 
 def _widened_prior(p: Prior) -> Prior:

@@ -115,8 +115,8 @@ class Sums(torch.autograd.Function):
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
         if torch.is_grad_enabled() or grad.device.type != "cpu":  # create_graph=True; or grad is not to be read
             point = Point(None if loc is None else flat(loc, ctx.order), flat(scale, ctx.order), ctx.is_log)
-            jobs = zip(ctx.factors, ts, grad.to(scale.dtype).unbind(), strict=True)
-            d_loc, d_scale = (unflat(d, scale.shape, ctx.order) for d in point.slopes(jobs))
+            slopes = point.slopes(zip(ctx.factors, ts, grad.to(scale.dtype).unbind(), strict=True))
+            d_loc, d_scale = (unflat(d, scale.shape, ctx.order) for d in slopes)
             return None, None, None if loc is None else d_loc, d_scale, None, None, None
         weights = grad.tolist()
         wanted = zip((loc, scale), ctx.needs_input_grad[2:4], strict=True)

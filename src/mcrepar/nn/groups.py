@@ -9,7 +9,7 @@ Compiled and mapped functions, and parameters that are no plain tensors, go thro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -231,8 +231,8 @@ class Groups:
         if shared is not None and (id(self),) in shared:
             layout: Layout = shared[(id(self),)]
             return layout
-        looks = [bnn] if bnn.members else [_look(tensor) for tensor in bnn.latents._modules.values()]
-        looks += METHODS.values()  # to which users may add
+        tensors: Iterable[Any] = bnn.latents._modules.values()
+        looks = [*METHODS.values(), *([bnn] if bnn.members else map(_look, tensors))]  # users may add methods
         if looks != self.kept.looks:
             self.kept = _layout(looks, list(random_tensors(bnn).items()))
         if shared is not None:
