@@ -85,13 +85,17 @@ def direct(integrand: Integrand, chunks: Chunks) -> Tensor:
 
 def stream(integrand: Integrand, chunks: Chunks) -> Tensor:
     """The same value and gradient with S tensors saved for the backward, whatever M (Theorem S1)."""
-    mean: Tensor = _Stream.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
-    return mean
+    return _in_chunks(integrand, chunks, kept=True)
 
 
 def regen(integrand: Integrand, chunks: Chunks) -> Tensor:
     """The same value and gradient with nothing saved but theta and a seed; the backward draws the noise again."""
-    mean: Tensor = _Regen.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return _in_chunks(integrand, chunks, kept=False)
+
+
+def _in_chunks(integrand: Integrand, chunks: Chunks, kept: bool) -> Tensor:
+    inputs = (*integrand.theta, *integrand.zeta)
+    mean: Tensor = _Mean.apply(integrand, chunks, kept, *inputs)  # type: ignore[no-untyped-call]
     return mean
 
 
@@ -147,37 +151,25 @@ def _accumulate(
     return torch.stack([values[start] for start in sorted(values)]).sum(), whole
 
 
-class _Stream(torch.autograd.Function):
-    """The gradient of the mean is accumulated while the mean is: O(1) memory in M."""
+class _Mean(torch.autograd.Function):
+    """The gradient of the mean is accumulated while the mean is, and kept; or when the noise is drawn again."""
 
     @staticmethod
-    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
-        total, slopes = _accumulate(integrand, chunks, inputs, ctx.needs_input_grad[2:])
-        ctx.save_for_backward(*(None if s is None else s.div_(chunks.draws) for s in slopes))
+    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, kept: bool, *inputs: Tensor) -> Tensor:
+        needed = ctx.needs_input_grad[3:] if kept else [False] * len(inputs)
+        total, slopes = _accumulate(integrand, chunks, inputs, needed)
+        ctx.replay = None if kept else (integrand, chunks)
+        ctx.save_for_backward(*([None if s is None else s.div_(chunks.draws) for s in slopes] if kept else inputs))
         return total / chunks.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("stream")
-        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
-
-
-class _Regen(torch.autograd.Function):
-    """The noise is drawn again in the backward: no memory beside theta."""
-
-    @staticmethod
-    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
-        ctx.integrand, ctx.chunks = integrand, chunks
-        ctx.save_for_backward(*inputs)
-        total, _ = _accumulate(integrand, chunks, inputs, [False] * len(inputs))
-        return total / chunks.draws
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("regen")
-        _, slopes = _accumulate(ctx.integrand, ctx.chunks, ctx.saved_tensors, ctx.needs_input_grad[2:])
-        scale = grad / ctx.chunks.draws
-        return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
+        refuse_second_derivatives("stream" if ctx.replay is None else "regen")
+        if ctx.replay is None:
+            return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+        _, slopes = _accumulate(*ctx.replay, ctx.saved_tensors, ctx.needs_input_grad[3:])
+        scale = grad / ctx.replay[1].draws
+        return None, None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
 
 def refuse_second_derivatives(what: str) -> None:
