@@ -16,19 +16,12 @@ from torch import Tensor
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.random import GOLDEN, Source, on_cores
 from mcrepar.distributions.random import new_seed as new_seed
+from mcrepar.divergence.sums import block_size
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
 SPLIT = 2**20  # numbers in the table of block radii of a joint distribution
 DEFAULT_BYTES = 64 * 2**20
-
-
-def block_size(
-    max_bytes: int, dtype: torch.dtype, device: torch.device, copies: int = COPIES, most: int = CPU_BLOCK
-) -> int:
-    """How many elements a block may hold whose temporaries are `copies` of it; on a CPU at most `most`."""
-    affordable = max(1, max_bytes // (copies * dtype.itemsize))
-    return min(affordable, most) if device.type == "cpu" else affordable
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Chunks:
     @property
     def budget(self) -> int:
         """How many elements a block may hold."""
-        return block_size(self.max_bytes, self.dtype, self.device)
+        return block_size(self.max_bytes, self.dtype, self.device, COPIES, CPU_BLOCK)
 
     @property
     def blocks(self) -> list[slice]:

@@ -21,8 +21,8 @@ from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.chunks import DEFAULT_BYTES, block_size
-from mcrepar.divergence.sums import Factor, Order, Sums, unflat, wide_sum
+from mcrepar.divergence.chunks import DEFAULT_BYTES
+from mcrepar.divergence.sums import Factor, Order, Sums, block_size, unflat, wide_sum
 from mcrepar.divergence.terms import PosteriorKey
 
 TEMPORARIES = 8  # of a block that live at once

@@ -21,8 +21,9 @@ from mcrepar.distributions.forms import IDENTITY
 from mcrepar.distributions.quadrature import Surface
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.average import Integrand, refuse_second_derivatives
-from mcrepar.divergence.chunks import block_size
+from mcrepar.divergence.chunks import COPIES, CPU_BLOCK
 from mcrepar.divergence.integral import Expectation, Weights, expectation
+from mcrepar.divergence.sums import block_size
 
 FROM = 5_000  # weights from which a table is cheaper
 CHECKED = 200  # weights at random whose quadrature a table must meet
@@ -47,7 +48,7 @@ def integrated(integrand: Integrand, max_bytes: int, total: bool = True) -> tupl
     needed = [x.requires_grad and torch.is_grad_enabled() for x in inputs]
     with torch.no_grad():
         weights = _wide(integrand, inputs, needed)
-        most = block_size(max_bytes, weights.scale.dtype, weights.scale.device)
+        most = block_size(max_bytes, weights.scale.dtype, weights.scale.device, COPIES, CPU_BLOCK)
         found = (_tabulated(weights, most) if total else None) or expectation(weights, most)
         slopes = [
             None if s is None else (integrand.folded(s, x.shape) if total and k >= split else s).to(x.dtype)

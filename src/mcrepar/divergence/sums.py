@@ -58,6 +58,12 @@ def empty_like(x: Tensor, order: Order) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
 
 
+def block_size(max_bytes: int, dtype: torch.dtype, device: torch.device, copies: int, most: int) -> int:
+    """How many elements a block may hold whose temporaries are `copies` of it; on a CPU at most `most`."""
+    affordable = max(1, max_bytes // (copies * dtype.itemsize))
+    return min(affordable, most) if device.type == "cpu" else affordable
+
+
 def wide_sum(device: torch.device) -> torch.dtype:
     """The precision in which sums over weights are added up."""
     return torch.float32 if device.type == "mps" else torch.float64
