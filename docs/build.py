@@ -73,8 +73,7 @@ def draw_figures() -> None:
 
 def stage(folder: Path = BUILD) -> None:
     """Write the pages into folder/docs, as the code and the results have them, and their configuration beside them."""
-    from mcrepar.inspect.render import render_table
-    from mcrepar.inspect.table1 import table1
+    from mcrepar.inspect.table1 import render_table, table1
 
     pages = folder / "docs"
     shutil.rmtree(pages, ignore_errors=True)

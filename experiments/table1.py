@@ -21,8 +21,7 @@ from mcrepar.distributions.posteriors import POSTERIORS
 from mcrepar.distributions.priors import PRIORS, prior
 from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import InfiniteVarianceWarning
-from mcrepar.inspect.render import render_table
-from mcrepar.inspect.table1 import Cell, table1
+from mcrepar.inspect.table1 import Cell, render_table, table1
 from mcrepar.plots.style import light
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ LAYERS = {
 }
 EVERYWHERE = {"checks", "errors", "user_files", "validation"}  # all may import these
 PLAIN = {"models", "data", "metrics", "plots"}  # these know nothing else of ours
-NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "horseshoe"}
+NOISES = {kind.__name__ for kind in Noise.__subclasses__()} | {"noises", "radial", "heavy_tails"}
 LONGEST = 350  # lines of a file
 NAMING_METHODS = ("divergence/methods.py", "workbench/app/", "nn/last_layer.py")  # the last names methods of its own
 FAMILIES = {*POSTERIORS, *PRIORS}

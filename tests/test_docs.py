@@ -27,8 +27,7 @@ from scipy import stats
 import mcrepar
 from experiments.catalogue import EXPERIMENTS, find
 from mcrepar.distributions import priors
-from mcrepar.inspect.render import score_line
-from mcrepar.inspect.table1 import table1
+from mcrepar.inspect.table1 import score_line, table1
 from mcrepar.workbench import cli
 from mcrepar.workbench.training.arguments import read_arguments
 from mcrepar.workbench.training.config import TrainConfig

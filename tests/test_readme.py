@@ -49,8 +49,7 @@ def test_it_is_short():
 
 def test_the_table_of_families_is_the_planners():
     from mcrepar import POSTERIORS, PRIORS
-    from mcrepar.inspect.render import score
-    from mcrepar.inspect.table1 import table1
+    from mcrepar.inspect.table1 import score, table1
 
     text = (ROOT / "docs" / "concepts.md").read_text()
     posteriors, priors = (

@@ -10,7 +10,7 @@ from torch import nn
 import mcrepar
 from mcrepar import ParameterError, Preparation, TrainedModel
 from mcrepar.likelihoods import LIKELIHOODS, Categorical, Likelihood, Normal
-from mcrepar.nn import folder as folders
+from mcrepar.nn import model_folder as folders
 
 PREPARE = Preparation((1.0, -2.0), (0.5, 4.0))
 

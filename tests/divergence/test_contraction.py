@@ -16,10 +16,10 @@ from mcrepar.distributions.forms import Entry
 from mcrepar.distributions.parameters import REAL, WHOLE
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import Chunks, new_seed
-from mcrepar.divergence.contraction import Product, contract
-from mcrepar.divergence.fused import CPU_BLOCK, empty_like, flat, unflat, weight_order
+from mcrepar.divergence.contraction import CONTRACTED, Product, contract
 from mcrepar.divergence.kl import kl_of
 from mcrepar.divergence.methods import DEFAULT_BYTES, Estimator
+from mcrepar.divergence.sums import empty_like, flat, unflat, weight_order
 from tests.conftest import example_posterior, example_prior, seeded, variance_penalty
 
 DRAWS = 7
@@ -118,7 +118,7 @@ def test_repar_is_direct_for_other_noise_only_in_law():
 
 def test_repar_is_direct_over_several_blocks():
     """More weights than one block of noise and one block of the contraction hold."""
-    size = CPU_BLOCK + 77
+    size = CONTRACTED + 77
     q, p = example_posterior("normal", size, requires_grad=True), prior("normal", loc=0.3, scale=0.7)
     assert_same(estimate(q, p, "repar", draws=2), estimate(q, p, "direct", draws=2), 1e-11)
 

@@ -31,9 +31,7 @@ def passed(qs, prior: str, request: Estimator, sample: bool = True, seed: int = 
     thetas, recipes = [], []
     for q in qs:
         p = mcrepar.prior(prior)
-        found = fixed_products(plan_pair(q, p), q, p, request)
-        factors, rest = found.folded(q)
-        recipes.append(Recipe(q.noise, q.form, factors, rest, found.draws))
+        recipes.append(Recipe(q.noise, q.form, fixed_products(plan_pair(q, p), q, p, request)))
         thetas.append((q.loc if isinstance(q.loc, Tensor) else None, q.free_log_scale))
     return run(thetas, recipes, sample, seeded(seed))
 

@@ -176,7 +176,7 @@ def test_a_table_of_singles_and_of_one_scale():
 def test_where_a_table_does_not_agree_every_weight_is_integrated(monkeypatch):
     q, p = many(20_000), prior("mixture")
     expected, _ = value_and_slopes(q, p)
-    monkeypatch.setattr(method, "CLOSE", 0.0)
+    monkeypatch.setattr(method, "TABLE_ERROR", 0.0)
     found, _ = value_and_slopes(q, p)
     assert found.item() == pytest.approx(expected.item(), rel=1e-8)
 

@@ -123,3 +123,22 @@ def test_without_support_it_is_infinite_as_torch_has_it():
     found = td.kl_divergence(distributions.Laplace(torch.zeros(2), 1.0), td.Gamma(1.0, 1.0))
     assert found.tolist() == [math.inf, math.inf]
     assert td.kl_divergence(distributions.StudentT(torch.zeros(2), 1.0, df=1.5), td.Normal(0.0, 1.0))[0] == math.inf
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_mixture_shares_its_numbers_among_all_weights(trained):
+    """Against the trapezoid rule, for more weights than components: values, and gradients by what is shared."""
+    double = torch.float64
+    logits, locs = torch.tensor([0.3, -0.2, 0.5], dtype=double), torch.tensor([-1.0, 0.2, 1.5], dtype=double)
+    locs.requires_grad_(trained)
+    p = td.MixtureSameFamily(td.Categorical(logits=logits), td.Normal(locs, torch.ones(3, dtype=double)))
+    q = distributions.Normal(torch.arange(5, dtype=double), 0.7)
+    w = torch.linspace(-12, 16, 20_001, dtype=double)[:, None]
+    density = q.log_prob(w).exp()
+    expected = torch.trapezoid(density * (q.log_prob(w) - p.log_prob(w)), w, dim=0)
+    found = td.kl_divergence(q, p)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    if trained:
+        weights = torch.arange(1, 6, dtype=double)
+        (slope,) = torch.autograd.grad(found @ weights, locs)
+        torch.testing.assert_close(slope, torch.autograd.grad(expected @ weights, locs)[0], rtol=1e-8, atol=1e-8)

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 import mcrepar
-from mcrepar.inspect.render import render_table
-from mcrepar.inspect.table1 import table1
+from mcrepar.inspect.table1 import render_table, table1
 
 S = "INF-S"
 RIGHT = ("T1", "T2", "C1", "C2", "X")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, predict
-from mcrepar.nn import folder
+from mcrepar.nn import model_folder as folder
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import Shelf, describe_random, describe_tree
 from mcrepar.nn.random_tensor import random_tensors

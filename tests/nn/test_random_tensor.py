@@ -11,7 +11,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 import mcrepar
-from mcrepar import POSTERIORS, bayesian, kl, posterior, prior
+from mcrepar import POSTERIORS, MethodError, bayesian, kl, posterior, prior
+from mcrepar.divergence.methods import METHODS, Method
 from mcrepar.nn.random_tensor import RandomTensor, laid_out, median
 from mcrepar.nn.select import places, spread
 from tests.conftest import seeded, z_score
@@ -319,3 +320,13 @@ def test_sparse_embeddings_with_a_padding_row(build):
         found.append([p.grad for p in bnn.parameters()])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_network_sees_methods_that_are_added_after_it_was_made(monkeypatch):
+    bnn = bayesian(nn.Linear(3, 2))
+    kl(bnn, method="exact")  # its plans are made
+    refusal = MethodError("a method", "a test refuses it", "another")
+    row = Method("exact, but refused", METHODS["exact"].run, lambda plan, name: refusal, samples=False, replays=False)
+    monkeypatch.setitem(METHODS, "refused", row)
+    with pytest.raises(MethodError, match="a test refuses it"):
+        kl(bnn, method="refused")

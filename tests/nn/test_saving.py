@@ -50,6 +50,9 @@ def test_every_posterior_comes_back(name, tmp_path):
         td.Independent(td.Laplace(torch.zeros(()), 0.5), 0),
         td.Gumbel(0.1, 0.7),
         td.MixtureSameFamily(td.Categorical(torch.tensor([0.3, 0.7])), td.Normal(torch.zeros(2), torch.ones(2))),
+        td.MixtureSameFamily(
+            td.Categorical(torch.tensor([0.3, 0.7])), td.Independent(td.Normal(torch.zeros(2), torch.ones(2)), 0)
+        ),
     ],
     ids=lambda p: getattr(p, "name", type(p).__name__),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What torch does around a network: dtypes, autocast, memory layouts, compilation."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -18,7 +19,12 @@ def test_dtypes(dtype):
     torch.manual_seed(0)
     bnn = bayesian(nn.Sequential(nn.Linear(4, 3), nn.LSTM(3, 3, batch_first=True)))
     bnn.to(dtype)
-    assert bnn(torch.ones(2, 5, 4, dtype=dtype))[0].dtype == dtype
+    halves = (
+        pytest.warns(UserWarning, match="no neighbour nearer than 0.03") if dtype == torch.bfloat16 else nullcontext()
+    )
+    with halves:  # steps smaller than that would train nothing
+        assert bnn(torch.ones(2, 5, 4, dtype=dtype))[0].dtype == dtype
+    assert bnn(torch.ones(2, 5, 4, dtype=dtype))[0].dtype == dtype  # said once
     assert kl(bnn).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 

@@ -10,7 +10,7 @@ import pytest
 import mcrepar
 from mcrepar import workbench
 from mcrepar.errors import ParameterError
-from mcrepar.inspect.render import render_table, score, score_line
+from mcrepar.inspect.table1 import render_table, score, score_line
 from mcrepar.workbench import cli
 from mcrepar.workbench.cli import main
 

@@ -14,28 +14,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.statistics import Monomial, Statistic
-
-Number = float | Tensor
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One product n(theta) tau(xi), n = factor u^loc_power scale^scale_power (log scale - c)^log_power, u = loc - c.
+    """One product n(theta) tau(xi), n = factor u^loc_power scale^scale_power (log scale - c)^log_power, u = loc - c."""
 
-    Args:
-        factor: a number, such as a binomial coefficient.
-        loc_power: power of the centred location u.
-        scale_power: power of the scale.
-        log_power: power of the centred logarithm of the scale.
-        tau: the statistic of the noise.
-    """
-
-    factor: float
-    loc_power: int
-    scale_power: float
-    log_power: int
-    tau: Monomial
+    factor: float  # a number, such as a binomial coefficient
+    loc_power: int  # power of the centred location u
+    scale_power: float  # power of the scale
+    log_power: int  # power of the centred logarithm of the scale
+    tau: Monomial  # the statistic of the noise
 
     def text(self, learned_loc: bool, centred: bool) -> str:
         """How n(theta) is printed."""
@@ -51,21 +42,13 @@ class Entry:
 
 @dataclass(frozen=True, repr=False)
 class Outer:
-    """The outer map f of W = f(loc + scale * xi).
+    """The outer map f of W = f(loc + scale * xi)."""
 
-    Args:
-        name: "identity", "exp" or "log".
-        apply: f.
-        inverse: its inverse.
-        slope: log f'(v) = coefficient * statistic(v), or None where it is 0.
-        derivative: f'(v) as a function of w = f(v), or None where it is 1.
-    """
-
-    name: str
-    apply: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
-    slope: tuple[float, Monomial] | None = None
-    derivative: Callable[[Tensor], Tensor] | None = None
+    name: str  # "identity", "exp" or "log"
+    apply: Callable[[Tensor], Tensor]  # f
+    inverse: Callable[[Tensor], Tensor]  # its inverse
+    slope: tuple[float, Monomial] | None = None  # log f'(v) = coefficient * statistic(v), or None where it is 0
+    derivative: Callable[[Tensor], Tensor] | None = None  # f'(v) as a function of w = f(v), or None where it is 1
 
     def __repr__(self) -> str:
         return self.name
@@ -93,15 +76,10 @@ def _outer(name: str) -> Outer:
 
 @dataclass(frozen=True)
 class Form:
-    """W = f(loc + scale * xi).
+    """W = f(loc + scale * xi)."""
 
-    Args:
-        learned_loc: whether loc is learned (S = 2) or fixed (S = 1).
-        outer: the outer map f.
-    """
-
-    learned_loc: bool
-    outer: Outer = IDENTITY
+    learned_loc: bool  # whether loc is learned (S = 2) or fixed (S = 1)
+    outer: Outer = IDENTITY  # the outer map f
 
     @property
     def learned(self) -> int:

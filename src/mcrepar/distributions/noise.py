@@ -16,6 +16,7 @@ from torch import Tensor
 from mcrepar.distributions import quadrature, sample_means
 from mcrepar.distributions.quadrature import Grid, Rule, Vector
 from mcrepar.distributions.random import Source
+from mcrepar.distributions.sample_means import MeansDistribution
 from mcrepar.distributions.special import GammaProduct, gamma_product_moment
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import ParameterError
@@ -76,7 +77,7 @@ class Noise(ABC):
     def _rule(self) -> Rule:
         return quadrature.both_signs(_half_line(self)) if self.symmetric else _half_line(self)
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core | None:
+    def _core(self, taus: tuple[Monomial, ...]) -> MeansDistribution | None:
         """The statistics whose distribution of means is known, where `taus` are asked for."""
         if not (self.symmetric and self.finite(4.0)):
             return None
@@ -218,9 +219,9 @@ class Noise(ABC):
 
     # ---- the distribution of sums
 
-    def means_distribution(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
+    def means_distribution(self, taus: tuple[Monomial, ...]) -> MeansDistribution:
         """Where the means of tau(xi) over M draws come from."""
-        return sample_means.plan(self, taus).distribution
+        return sample_means.means_distribution(self, taus)
 
     def draw_means(
         self,
@@ -242,13 +243,13 @@ class Noise(ABC):
             device: of the result.
             generator: where the numbers come from (None: torch's global one).
         """
-        return sample_means.plan(self, taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
+        return self.means_distribution(taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
 
     def draw_means_rows(
         self, taus: tuple[Monomial, ...], source: Source, draws: int, sizes: Sequence[int], places: Tensor
     ) -> list[Tensor]:
         """The same for several tensors of one family, one tensor after the other; arguments as of `draw_rows`."""
-        return sample_means.plan(self, taus).draw(source, draws, sum(sizes))  # (sum of sizes,) each
+        return self.means_distribution(taus).draw(source, draws, sum(sizes))  # (sum of sizes,) each
 
     def split_means(self, source: Source, draws: int, sizes: Sequence[int]) -> list[float | None]:
         """What `draw_means_of_block` needs to know of each of the blocks of a tensor: nothing, unless it is joint."""
@@ -258,7 +259,7 @@ class Noise(ABC):
         self, taus: tuple[Monomial, ...], source: Source, draws: int, size: int, share: float | None
     ) -> list[Tensor]:
         """One draw of the means for a block of weights of a tensor, with its share from `split_means`."""
-        return sample_means.plan(self, taus).draw(source, draws, size)
+        return self.means_distribution(taus).draw(source, draws, size)
 
     # ---- projections onto orthogonal unit vectors: the noise that a dense layer's weights put on its outputs
 

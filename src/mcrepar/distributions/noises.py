@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
-from mcrepar.distributions.horseshoe import Horseshoe
-from mcrepar.distributions.inverse_gaussian import InverseGaussian
+from mcrepar.distributions.heavy_tails import Horseshoe, StudentT
 from mcrepar.distributions.noise import Noise, Terms, normal_means, numpy_log_density, require_positive
 from mcrepar.distributions.quadrature import Grid, Rule
 from mcrepar.distributions.radial import Radial
@@ -31,6 +30,7 @@ __all__ = [
     "Normal",
     "Radial",
     "SignedGammaPower",
+    "StudentT",
 ]
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -58,6 +58,9 @@ class Normal(Noise):
     """
 
     projects: ClassVar[bool] = True
+    linear = True  # a bell on the line
+    stable = True  # a sum of independent Normals is Normal
+    mgf_limit = math.inf  # every s will do
 
     def _label(self) -> str:
         return "N(0, 1)"
@@ -77,15 +80,10 @@ class Normal(Noise):
     def _product(self) -> tuple[GammaProduct, float]:
         return (HALF_NORMAL,), math.log(2) / 2
 
-    @property
-    def linear(self) -> bool:
-        """A bell on the line."""
-        return True
-
     def _rule(self) -> Rule:
         return quadrature.hermite(64)
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
         return sample_means.symmetric_core(1.0, 3.0, kind="exact")
 
     def mean_abs(self, u: Tensor, scale: Tensor) -> Tensor:
@@ -97,16 +95,6 @@ class Normal(Noise):
     def log_mgf(self, s: Tensor) -> Tensor:
         """The parabola s^2 / 2."""
         return 0.5 * s * s
-
-    @property
-    def mgf_limit(self) -> float:
-        """None: every s will do."""
-        return math.inf
-
-    @property
-    def stable(self) -> bool:
-        """A sum of independent Normals is Normal."""
-        return True
 
     def project(self, source: Source, *shape: int) -> Tensor:
         """N(0, 1), independently."""
@@ -126,6 +114,9 @@ class Logistic(Noise):
     3.2898681337
     """
 
+    linear = True  # a bell on the line
+    mgf_limit = 1.0
+
     def _label(self) -> str:
         return "Logistic(0, 1)"
 
@@ -142,11 +133,6 @@ class Logistic(Noise):
         return 2.0
 
     @property
-    def linear(self) -> bool:
-        """A bell on the line."""
-        return True
-
-    @property
     def _grid(self) -> Grid:
         return Grid(-45.0, 6.0, 0.1)
 
@@ -160,11 +146,6 @@ class Logistic(Noise):
     def log_mgf(self, s: Tensor) -> Tensor:
         """log(pi s / sin(pi s)), infinite from |s| = 1 on."""
         return torch.where(s.abs() < 1, -torch.log(torch.sinc(torch.where(s.abs() < 1, s, 0.0))), math.inf)
-
-    @property
-    def mgf_limit(self) -> float:
-        """One."""
-        return 1.0
 
     def mean_softplus(self, u: Tensor, ratio: Tensor) -> Tensor:
         """u / (e^u - 1) + (ratio - 1) u^2 / (8 sinh^2(u/2)): exact at ratio = 1, and so is its gradient."""
@@ -246,7 +227,7 @@ class GammaPower(Noise):
         g, weights = quadrature.gamma_rule(self.shape)
         return self.factor * g**self.exponent, weights
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
         power = 1 / self.exponent
         return sample_means.gamma_core(Monomial(power), self.shape, self.factor**power)
 
@@ -306,7 +287,7 @@ class SignedGammaPower(Noise):
         g, weights = quadrature.gamma_rule(1 / self.power)
         return quadrature.both_signs((g ** (1 / self.power), weights))
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core | None:
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution | None:
         own = Monomial(self.power, absolute=True)
         if own in taus:
             return sample_means.gamma_core(own, 1 / self.power, 1.0)
@@ -326,3 +307,43 @@ class SignedGammaPower(Noise):
     def mgf_limit(self) -> float:
         """Laplace: 1."""
         return 1.0 if self.power == 1 else 0.0
+
+
+@dataclass(frozen=True)
+class InverseGaussian(Noise):
+    """IG(1, phi), the Wald distribution: log q0 = log(phi/2pi)/2 - (3/2) log xi - phi (xi - 1)^2 / (2 xi).
+
+    Args:
+        concentration: phi.
+
+    >>> InverseGaussian(2.0).means_distribution((Monomial(1), Monomial(-1))).kind
+    'exact'
+    """
+
+    positive: ClassVar[bool] = True
+    symmetric: ClassVar[bool] = False
+
+    concentration: float
+
+    def __post_init__(self) -> None:
+        require_positive("concentration", self.concentration)
+
+    def _label(self) -> str:
+        return f"IG(1, {self.concentration:g})"
+
+    def _sample(self, source: Source, draws: int, size: int, radius: Tensor | None) -> Tensor:
+        return source.inverse_gaussian(self.concentration, draws, size)
+
+    @property
+    def _density(self) -> tuple[float, Terms]:
+        phi = self.concentration
+        terms = (-1.5, Monomial(0.0, log=1)), (-phi / 2, Monomial(1.0)), (-phi / 2, Monomial(-1.0))
+        return (math.log(phi) - _LOG_2PI) / 2 + phi, terms
+
+    @property
+    def _grid(self) -> Grid:
+        reach = math.log(3 + 800 / self.concentration)
+        return Grid(-reach, reach, min(0.1, 0.4 / math.sqrt(self.concentration)))
+
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
+        return sample_means.tweedie_core(self.concentration)

@@ -32,19 +32,12 @@ WHOLE = Constraint("a positive whole number", lambda x: (x > 0) & (x == x.floor(
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a family.
+    """One parameter of a family."""
 
-    Args:
-        name: as torch.distributions calls it.
-        constraint: what its value must satisfy.
-        default: the printed default; None where the user must give it.
-        optional: whether None is a value of its own.
-    """
-
-    name: str
-    constraint: Constraint
-    default: float | None = None
-    optional: bool = False
+    name: str  # as torch.distributions calls it
+    constraint: Constraint  # what its value must satisfy
+    default: float | None = None  # the printed default; None where the user must give it
+    optional: bool = False  # whether None is a value of its own
 
 
 @dataclass(frozen=True)
@@ -83,15 +76,15 @@ def canonical(name: str) -> str:
     return "_".join(name.strip().lower().replace("-", " ").replace("_", " ").split())
 
 
-def find(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
-    """The table's key for `name`, or an error with the nearest known names."""
+def find(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    """The row of a table that is called `name`, or an error with the nearest known names."""
     if not isinstance(name, str):
         raise UnknownFamilyError(f"{kind} {name!r}", "a family is asked for by its name", "a string")
-    known = list(names)
+    known, aliases = list(table), {alias: key for key, row in table.items() for alias in row.aliases}
     compact = {key.replace("_", ""): key for key in known} | {a.replace("_", ""): k for a, k in aliases.items()}
     key = compact.get(canonical(name).replace("_", ""))
     if key is not None:
-        return key
+        return table[key]
     near = closest(canonical(name), sorted([*known, *aliases]))
     raise UnknownFamilyError(f"{kind} {name!r}", "no family has this name", " or ".join(map(repr, near)))
 

@@ -78,8 +78,7 @@ class Posterior:
     free_log_scale: Tensor | None = None
 
     def __repr__(self) -> str:
-        learned = {"loc": self.free_loc, "scale": self.free_scale, "log_scale": self.free_log_scale}
-        words = {**{n: t for n, t in learned.items() if t is not None}, **self.fixed}
+        words = {**free_tensors(self), **self.fixed}
         return f"posterior({', '.join(filter(None, (repr(self.name), spelled(words))))})"
 
     @property
@@ -95,8 +94,7 @@ class Posterior:
     @property
     def learned(self) -> tuple[Tensor, ...]:
         """The learned tensors, as they were given."""
-        tensors = (self.free_loc, self.free_scale, self.free_log_scale)
-        return tuple(t for t in tensors if t is not None)
+        return tuple(free_tensors(self).values())
 
     @property
     def loc(self) -> Number:
@@ -236,6 +234,19 @@ class Posterior:
 
     def _bound(self, tensor: Tensor | None) -> Tensor:
         return self._reference if tensor is None else tensor
+
+
+def free_tensors(q: Posterior) -> dict[str, Tensor]:
+    """The learned tensors by their names, as they were given: loc, and scale or log_scale."""
+    given = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def check_posterior(q: object) -> Posterior:
+    """`q` itself, if it is a posterior."""
+    if not isinstance(q, Posterior):
+        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    return q
 
 
 def bind(row: PosteriorRow, fixed: Fixed, learned: Mapping[str, Any], validate: bool) -> Posterior:

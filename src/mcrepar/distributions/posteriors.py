@@ -16,6 +16,7 @@ from mcrepar.distributions.noises import (
     Normal,
     Radial,
     SignedGammaPower,
+    StudentT,
 )
 from mcrepar.distributions.parameters import (
     HALF_LINE,
@@ -31,10 +32,9 @@ from mcrepar.distributions.parameters import (
     find,
 )
 from mcrepar.distributions.posterior import Posterior, PosteriorRow, SamePrior, bind
-from mcrepar.distributions.student_t import StudentT
 from mcrepar.errors import ParameterError
 
-GOLDEN = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`
+GOLDEN_RATIO = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`
 LOCATION_SCALE = Form(learned_loc=True)
 SCALE = Form(learned_loc=False)
 
@@ -61,7 +61,7 @@ _ROWS = (
     PosteriorRow("logistic", lambda fixed, size: Logistic(), LOCATION_SCALE, LINE, group="location-scale",
                  same_prior=_same("logistic")),
     PosteriorRow("horseshoe", lambda fixed, size: Horseshoe(fixed["slab"]), LOCATION_SCALE, LINE,
-                 fixed=(Parameter("slab", POSITIVE, GOLDEN, optional=True),), group="location-scale",
+                 fixed=(Parameter("slab", POSITIVE, GOLDEN_RATIO, optional=True),), group="location-scale",
                  generic={"slab": None}),
     PosteriorRow("radial", lambda fixed, size: Radial(size), LOCATION_SCALE, LINE, group="location-scale",
                  same_prior=_same("radial")),
@@ -113,8 +113,7 @@ def posterior(name: str, **parameters: Any) -> Posterior:
     >>> q.mean
     tensor([1., 2.])
     """
-    aliases = {alias: row.name for row in POSTERIORS.values() for alias in row.aliases}
-    row = POSTERIORS[find("posterior", name, POSTERIORS, aliases)]
+    row: PosteriorRow = find("posterior", name, POSTERIORS)
     asked = f"posterior({row.name!r})"
     known = [*row.learned, "log_scale", *(p.name for p in row.fixed)]
     check_names(asked, parameters, known)

@@ -36,16 +36,12 @@ LOG_2PI = math.log(2 * math.pi)
 W, W2, INVERSE, LOG, LOG2 = Monomial(1.0), Monomial(2.0), Monomial(-1.0), Monomial(0.0, 1), Monomial(0.0, 2)
 
 
-def _log(x: Number) -> Number:
-    return x.log() if isinstance(x, Tensor) else math.log(x)
+def _either(of_tensor: Callable[[Tensor], Tensor], of_number: Callable[[float], float]) -> Callable[[Number], Number]:
+    """One function of tensors and of numbers."""
+    return lambda x: of_tensor(x) if isinstance(x, Tensor) else of_number(x)
 
 
-def _lgamma(x: Number) -> Number:
-    return torch.lgamma(x) if isinstance(x, Tensor) else math.lgamma(x)
-
-
-def _root(x: Number) -> Number:
-    return x.sqrt() if isinstance(x, Tensor) else math.sqrt(x)
+_log, _root, _lgamma = (_either(getattr(torch, name), getattr(math, name)) for name in ("log", "sqrt", "lgamma"))
 
 
 def _above(x: Number, least: float) -> Number:
@@ -294,8 +290,7 @@ def prior(name: str, *, improper: bool = False, relative: str | None = None, **p
     >>> prior("Laplace", scale=0.1).support
     Interval(lower=-inf, upper=inf)
     """
-    aliases = {alias: row.name for row in PRIORS.values() for alias in row.aliases}
-    row = PRIORS[find("prior", name, PRIORS, aliases)]
+    row: PriorRow = find("prior", name, PRIORS)
     asked = f"prior({row.name!r})"
     if improper and not row.kernel:
         kernels = " or ".join(repr(r.name) for r in PRIORS.values() if r.kernel)

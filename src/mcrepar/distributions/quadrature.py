@@ -98,19 +98,13 @@ def normal_nodes(count: int) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where t must be looked at.
+    """Where t must be looked at."""
 
-    Args:
-        edges: the ends of the panels, ascending.
-        signs: 1, or 1 and -1 where t = log |xi| and xi has both.
-        capped: whether the range ends, low or high, because float64 does, not because there is no more mass.
-        log_mass: of the density over the range; it is 0 but for the rounding of large normalising constants.
-    """
-
-    edges: tuple[float, ...]
-    signs: tuple[int, ...]
+    edges: tuple[float, ...]  # the ends of the panels, ascending
+    signs: tuple[int, ...]  # 1, or 1 and -1 where t = log |xi| and xi has both
+    # whether the range ends, low or high, because float64 does, not because there is no more mass
     capped: tuple[bool, bool]
-    log_mass: float
+    log_mass: float  # of the density over the range; it is 0 but for the rounding of large normalising constants
 
 
 @lru_cache(maxsize=1024)
@@ -203,19 +197,14 @@ def window(at: Tensor, count: int, points: int) -> tuple[Tensor, Tensor]:
 class Curve:
     """A smooth function of one number, -inf outside its grid.
 
-    Args:
-        low: where the grid begins.
-        step: of the grid.
-        values: on it.
-
     >>> x = torch.arange(0, 3, 0.05, dtype=torch.float64)
     >>> f"{float(Curve(0.0, 0.05, x.sin())(torch.tensor(1.234, dtype=torch.float64))):.10f}"  # sin(1.234)
     '0.9438182094'
     """
 
-    low: float
-    step: float
-    values: Tensor
+    low: float  # where the grid begins
+    step: float  # of the grid
+    values: Tensor  # on it
 
     def __call__(self, t: Tensor) -> Tensor:
         at = (t - self.low) / self.step
@@ -230,17 +219,11 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """Smooth functions of two numbers, on a grid in both; a dimension of one point is a constant.
+    """Smooth functions of two numbers, on a grid in both; a dimension of one point is a constant."""
 
-    Args:
-        lows: where the grid begins.
-        steps: of the grid.
-        values: on it, (functions, first, second).
-    """
-
-    lows: Sequence[float]
-    steps: Sequence[float]
-    values: Tensor
+    lows: Sequence[float]  # where the grid begins
+    steps: Sequence[float]  # of the grid
+    values: Tensor  # on it, (functions, first, second)
     points: int = 6
 
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:

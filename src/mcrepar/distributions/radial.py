@@ -137,7 +137,7 @@ class Radial(Noise):
         x, weights = np.outer(r[16:], u).ravel(), np.outer(2 * r_weights[16:], u_weights).ravel()
         return x[weights > 0], weights[weights > 0]
 
-    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.Core:
+    def _core(self, taus: tuple[Monomial, ...]) -> sample_means.MeansDistribution:
         """(mean xi, mean xi^2) of all coordinates, with their full covariance.
 
         t1 = Z / sqrt(dM); t2 = (chi^2_M / M) G / sum G with G_j ~ Gamma(alpha), alpha = (M(d+2) + 2(d-1)) / (6d).
@@ -152,7 +152,7 @@ class Radial(Noise):
             return [t1, t2.mul_((square / total(t2)).to(t2.dtype))]
 
         note = "mean xi normal, mean xi^2 = chi^2_M times a Dirichlet vector"
-        return sample_means.Core(sample_means.FIRST_TWO, "matched", 30, note, draw)
+        return sample_means.MeansDistribution("matched", 30, note, sample_means.FIRST_TWO, draw)
 
     def split_means(self, source: Source, draws: int, sizes: Sequence[int]) -> list[float | None]:
         """The sums of t2 over blocks: chi^2_M / M times the blocks' shares of the Dirichlet vector."""
@@ -171,7 +171,7 @@ class Radial(Noise):
         t1, t2 = source.bits(size).mul_(first).add_(first / 2), source.bits(size)
         stretch = share / (size * (1 + second / 2) + second * t2.sum().item())
         means = t1, t2.mul_(second * stretch).add_(stretch * (1 + second / 2))
-        return [means[k] for k in sample_means.plan(self, taus).order]
+        return self.means_distribution(taus).ordered(means)
 
     def draw_means_rows(
         self, taus: tuple[Monomial, ...], source: Source, draws: int, sizes: Sequence[int], places: Tensor
@@ -190,7 +190,7 @@ class Radial(Noise):
             t2.copy_(torch._standard_gamma(t2, source.generator))
         squares = source.gamma(draws / 2, len(sizes), scale=2 / draws, normal_from=1e3)
         means = t1, t2.mul_((squares / torch.stack(torch._foreach_norm(second, 1))).index_select(0, places))
-        return [means[k] for k in sample_means.plan(self, taus).order]
+        return self.means_distribution(taus).ordered(means)
 
     def _alpha(self, draws: int) -> float:
         return (draws * (self.size + 2) + 2 * (self.size - 1)) / (6 * self.size)

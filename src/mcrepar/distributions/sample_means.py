@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 FIRST_TWO = (Monomial(1.0), Monomial(2.0))
 
 
+Draw = Callable[[Source, int, int], list[Tensor]]  # source, draws, size -> one tensor (size,) per statistic
+
+
 @dataclass(frozen=True)
 class MeansDistribution:
     """Where the mean of M statistics comes from in `stats`.
@@ -36,30 +39,32 @@ class MeansDistribution:
         kind: "exact" (their own distribution), "matched" (exact mean and covariance) or "drawn" (M draws, averaged).
         from_draws: the smallest M for which this distribution is used; below it the noise is drawn and averaged.
         note: one clause for `explain`.
+        taus: the statistics whose means are drawn at once.
+        core: which draws them; None where the noise is drawn and averaged.
+        completion: how other statistics follow from them; None where there are no others.
+        order: the position of each statistic asked for among all of these; None where it is the same.
     """
 
     kind: str
     from_draws: int
     note: str
+    taus: tuple[Monomial, ...] = ()
+    core: Draw | None = None
+    completion: Completion | None = None
+    order: tuple[int, ...] | None = None
 
+    def draw(self, source: Source, draws: int, size: int) -> list[Tensor]:
+        """One tensor (size,) per statistic."""
+        assert draws >= self.from_draws, (draws, self.from_draws, self.note)
+        assert self.core is not None, self.note
+        means = self.core(source, draws, size)
+        if self.completion is not None:
+            means += self.completion.draw(means, draws, source)
+        return self.ordered(means)
 
-@dataclass(frozen=True)
-class Core:
-    """Statistics whose means over M draws can be drawn at once.
-
-    Args:
-        taus: the statistics.
-        kind: "exact" or "matched".
-        from_draws: the smallest M for which `draw` is valid.
-        note: one clause for `explain`.
-        draw: (source, draws, size) to one tensor (size,) per statistic.
-    """
-
-    taus: tuple[Monomial, ...]
-    kind: str
-    from_draws: int
-    note: str
-    draw: Callable[[Source, int, int], list[Tensor]]
+    def ordered(self, means: Sequence[Tensor]) -> list[Tensor]:
+        """The means of all statistics as they were asked for."""
+        return list(means) if self.order is None else [means[k] for k in self.order]
 
 
 def _held(x: float) -> float:
@@ -69,7 +74,7 @@ def _held(x: float) -> float:
     return x
 
 
-def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
+def symmetric_core(m2: float, m4: float, kind: str = "matched") -> MeansDistribution:
     """(mean xi, mean xi^2) of symmetric noise: t1 normal, t2 = t1^2 + Gamma; exact for Normal noise."""
 
     def draw(source: Source, draws: int, size: int) -> list[Tensor]:
@@ -81,19 +86,19 @@ def symmetric_core(m2: float, m4: float, kind: str = "matched") -> Core:
 
     first = max(2, math.floor(_held(2 * m2 * m2 / (m4 - m2 * m2))) + 1)  # variance > 0
     note = "mean xi normal, mean xi^2 = (mean xi)^2 + Gamma"
-    return Core(FIRST_TWO, kind, first, note, draw)
+    return MeansDistribution(kind, first, note, FIRST_TWO, draw)
 
 
-def gamma_core(tau: Monomial, shape: float, factor: float) -> Core:
+def gamma_core(tau: Monomial, shape: float, factor: float) -> MeansDistribution:
     """The distribution mean tau(xi) = factor * Gamma(shape M) / M, for tau(xi) = factor * Gamma(shape)."""
 
     def draw(source: Source, draws: int, size: int) -> list[Tensor]:
         return [source.gamma(shape * draws, size, scale=factor / draws, normal_from=1e3)]
 
-    return Core((tau,), "exact", 1, f"mean {tau.text('xi')} ~ Gamma({shape:g} M)", draw)
+    return MeansDistribution("exact", 1, f"mean {tau.text('xi')} ~ Gamma({shape:g} M)", (tau,), draw)
 
 
-def tweedie_core(concentration: float) -> Core:
+def tweedie_core(concentration: float) -> MeansDistribution:
     """(mean xi, mean 1/xi) of IG(1, phi): x ~ IG(1, M phi) and 1/x + chi^2_{M-1} / (phi M), independent."""
 
     def draw(source: Source, draws: int, size: int) -> list[Tensor]:
@@ -101,25 +106,18 @@ def tweedie_core(concentration: float) -> Core:
         rest = source.gamma((draws - 1) / 2, size, scale=2 / (concentration * draws), normal_from=1e3)
         return [mean, rest.add_(mean.reciprocal())]
 
-    taus = (Monomial(1.0), Monomial(-1.0))
-    return Core(taus, "exact", 2, "mean xi inverse Gaussian, mean 1/xi = 1/mean xi + chi^2 (Tweedie)", draw)
+    note = "mean xi inverse Gaussian, mean 1/xi = 1/mean xi + chi^2 (Tweedie)"
+    return MeansDistribution("exact", 2, note, (Monomial(1.0), Monomial(-1.0)), draw)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """How the statistics outside the core follow from it.
+    """How the statistics outside the core follow from it."""
 
-    Args:
-        core_means: E_core.
-        means: E_rest.
-        slopes: B, one row per statistic of the rest.
-        root: L.
-    """
-
-    core_means: Vector
-    means: Vector
-    slopes: Vector
-    root: Vector
+    core_means: Vector  # E_core
+    means: Vector  # E_rest
+    slopes: Vector  # B, one row per statistic of the rest
+    root: Vector  # L
 
     def draw(self, core: Sequence[Tensor], draws: int, source: Source) -> list[Tensor]:
         """One tensor per statistic of the rest."""
@@ -146,38 +144,11 @@ def _complete(noise: Noise, taus: Sequence[Monomial], known: int) -> Completion:
     return Completion(means[:known], means[known:], slopes, vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How the means of some statistics are drawn.
-
-    Args:
-        distribution: what is said of it.
-        core: the statistics of known distribution (None: the noise is drawn and averaged).
-        completion: how the others follow from them (None: there are no others).
-        order: the position of each statistic asked for among (core, others).
-    """
-
-    distribution: MeansDistribution
-    core: Core | None = None
-    completion: Completion | None = None
-    order: tuple[int, ...] = ()
-
-    def draw(self, source: Source, draws: int, size: int) -> list[Tensor]:
-        """One tensor (size,) per statistic."""
-        assert draws >= self.distribution.from_draws, (draws, self.distribution)
-        assert self.core is not None, self.distribution
-        means = self.core.draw(source, draws, size)
-        if self.completion is not None:
-            means += self.completion.draw(means, draws, source)
-        return [means[i] for i in self.order]
-
-
 @lru_cache(maxsize=1024)
-def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
+def means_distribution(noise: Noise, taus: tuple[Monomial, ...]) -> MeansDistribution:
     """The core of the noise, and the completion of what it lacks."""
-    drawn = Plan(
-        MeansDistribution("drawn", 2**62, "no distribution of these means is known: the noise is drawn and averaged")
-    )
+    unknown = "no distribution of these means is known: the noise is drawn and averaged"
+    drawn = MeansDistribution("drawn", 2**62, unknown)
     core = noise._core(taus)
     if core is None:
         return drawn
@@ -189,7 +160,7 @@ def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
     known = len(core.taus)
     rest = every[known:]
     if not rest:
-        return Plan(MeansDistribution(core.kind, core.from_draws, core.note), core, None, tuple(order))
+        return replace(core, order=tuple(order))
     if noise.joint or not all(noise.finite(2 * tau.power) for tau in rest):
         return drawn
     first = [30, core.from_draws]
@@ -197,7 +168,8 @@ def plan(noise: Noise, taus: tuple[Monomial, ...]) -> Plan:
         if not noise.odd(tau) and tau.log % 2 == 0:
             first.append(math.ceil(_held(25 * (_mean_product(noise, tau, tau) / noise.moment(tau) ** 2 - 1))))
     note = f"{core.note}; mean {', '.join(tau.text('xi') for tau in rest)} by regression"
-    return Plan(MeansDistribution("matched", max(first), note), core, _complete(noise, every, known), tuple(order))
+    completion = _complete(noise, every, known)
+    return MeansDistribution("matched", max(first), note, core.taus, core.core, completion, tuple(order))
 
 
 def _same(noise: Noise, a: Monomial, b: Monomial) -> bool:

@@ -16,7 +16,7 @@ from torch.distributions.utils import broadcast_all
 
 from mcrepar.distributions.forms import Form, expand
 from mcrepar.distributions.parameters import HALF_LINE, LINE, POSITIVE, REAL, WHOLE, Interval, Parameter
-from mcrepar.distributions.posterior import Posterior, PosteriorRow
+from mcrepar.distributions.posterior import Posterior, PosteriorRow, free_tensors
 from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.priors import PRIORS
 from mcrepar.errors import ParameterError
@@ -122,10 +122,9 @@ class Family(td.Distribution):
         shape, q = torch.Size(batch_shape), self.posterior
         new = type(self).__new__(type(self)) if _instance is None else _instance
         if not q.noise.joint:
-            learned = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
             loc = q.fixed.get("loc")
             fixed = {**q.fixed, "loc": loc.expand(shape)} if isinstance(loc, Tensor) else q.fixed
-            q = q.bind(False, fixed, **{n: t.expand(shape) for n, t in learned.items() if t is not None})
+            q = q.bind(False, fixed, **{n: t.expand(shape) for n, t in free_tensors(q).items()})
         new._take(q, shape if q.noise.joint else torch.Size(), False)
         new._validate_args = self._validate_args
         return new

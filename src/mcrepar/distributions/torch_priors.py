@@ -72,12 +72,8 @@ def as_expected(g: object, shape: Sequence[int]) -> Prior:
         why = f"of weights of shape {(2, *shape)}, two draws, it makes {given}"
         raise ParameterError(f"the expectation of {name}", why, "a function to one number per weight or per draw")
 
-    def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
-        rows: Tensor = g(flat.reshape(len(flat), *shape))
-        return rows.reshape(len(flat), -1).sum(-1)
-
     growth = max(_growth(g, (2, 3) if single else (2, *shape), side * FAR, side * NEAR) for side in (1, -1))
-    statistic = General(g if single else joint, name, growth, joint=not single, length=0.0)
+    statistic = General(g if single else _per_draw(g, shape), name, growth, joint=not single, length=0.0)
     return Prior(name, {}, lambda values: LogDensity((Term(statistic, 1.0),)), LINE, expected=True)
 
 
@@ -88,6 +84,11 @@ def _gives(g: Callable[[Tensor], Any], shape: Sequence[int]) -> tuple[int, ...] 
             return tuple(g(torch.full(tuple(shape), 1.5, dtype=torch.float64)).shape)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return None
+
+
+def _per_draw(g: Callable[[Tensor], Tensor], shape: Sequence[int]) -> Callable[[Tensor], Tensor]:
+    """A function of whole tensors of weights, summed for every draw: (draws, size) -> (draws,)."""
+    return lambda flat: g(flat.reshape(len(flat), *shape)).reshape(len(flat), -1).sum(-1)
 
 
 def _foreign(dist: td.Distribution) -> Prior:
@@ -102,14 +103,8 @@ def _foreign(dist: td.Distribution) -> Prior:
     whole = bool(dist.batch_shape or dist.event_shape)  # its shape says which weight is which: never cut it
 
     def build(present: Values) -> LogDensity:
-        moved = _replaced(dist, (), present, {})
-
-        def joint(flat: Tensor) -> Tensor:  # (draws, size) -> (draws,)
-            shape = dist.batch_shape + dist.event_shape
-            rows: Tensor = moved.log_prob(flat.reshape(len(flat), *shape))
-            return rows.reshape(len(flat), -1).sum(-1)
-
-        fn = joint if whole else moved.log_prob
+        log_prob = _replaced(dist, (), present, {}).log_prob
+        fn = _per_draw(log_prob, shape) if whole else log_prob
         return LogDensity((Term(General(fn, f"log p of {name}", growth, joint=whole, pole=pole, length=0.0), 1.0),))
 
     sides = [s for s, end in ((1, support.upper), (-1, support.lower)) if math.isinf(end)]

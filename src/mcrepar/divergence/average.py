@@ -6,7 +6,6 @@ the same noise again in the backward.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +18,13 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import Chunks
-from mcrepar.divergence.fused import flat, weight_order
+from mcrepar.divergence.sums import flat, weight_order
 from mcrepar.errors import MethodError, ParameterError
-
-Place = slice | Tensor | None  # which weights an entry of a prior's tensor belongs to
 
 
 @dataclass(frozen=True, eq=False)
 class Integrand:
-    """The terms of log p(W(theta, xi)) as a function of theta, the prior's tensors and the noise.
-
-    Args:
-        q: the posterior.
-        p: the prior.
-    """
+    """The terms of log p(W(theta, xi)) as a function of theta, the prior's tensors and the noise."""
 
     q: Posterior
     p: Prior
@@ -62,7 +54,7 @@ class Integrand:
         """The sum of the terms over draws and the weights of a block.
 
         Args:
-            zeta: the prior's tensors, cut to the block by `place` and `cut`.
+            zeta: the prior's tensors, cut to the block.
             w: the weights, (draws, block).
         """
         tensors = dict(zip(self.p.tensors, zeta, strict=True))
@@ -72,42 +64,38 @@ class Integrand:
             total = part if total is None else total + part
         return w.new_zeros(()) if total is None else total
 
-    def place(self, x: Tensor, block: slice) -> Place:
-        """Where the values of a prior's tensor for a block stand in it: None for all of it, where it is one number."""
-        if self.p.row is None or x.numel() == 1:
-            return None
-        if x.shape == self.q.shape:
-            return block
-        strides = x.contiguous().expand(self.q.shape).stride()
-        places = torch.arange(block.start, block.stop, device=x.device)
-        where = torch.zeros_like(places)
-        for length, stride in zip(reversed(self.q.shape), reversed(strides), strict=True):
-            where = where + places % length * stride
-            places = places // length
-        return where
+    def spread(self, x: Tensor) -> bool:
+        """Whether a tensor of the prior goes weight by weight, and is not one number or an external density's own."""
+        return self.p.row is not None and x.numel() > 1
 
+    def each(self, x: Tensor) -> Tensor:
+        """The values of a prior's tensor for all weights in a row, where it goes weight by weight."""
+        return x.expand(self.q.shape).reshape(-1) if self.spread(x) else x
 
-def cut(x: Tensor, place: Place) -> Tensor:
-    """The values of a prior's tensor at a place."""
-    return x if place is None else x.reshape(-1)[place]
+    def folded(self, slopes: Tensor, shape: torch.Size) -> Tensor:
+        """The gradients of single weights, in a row, summed to this shape, of the tensor that they belong to."""
+        return slopes if slopes.shape == shape else slopes.reshape(self.q.shape).sum_to_size(shape)
 
 
 def direct(integrand: Integrand, chunks: Chunks) -> Tensor:
     """(1/M) sum_i log p(W(theta, xi_i)), all draws inside the graph."""
-    everything = slice(0, chunks.size)
-    zeta = [cut(z, integrand.place(z, everything)) for z in integrand.zeta]
-    return integrand.log_prob(zeta, integrand.weights(integrand.theta, chunks.all())) / chunks.draws
+    zeta = map(integrand.each, integrand.zeta)
+    return integrand.log_prob(list(zeta), integrand.weights(integrand.theta, chunks.all())) / chunks.draws
 
 
 def stream(integrand: Integrand, chunks: Chunks) -> Tensor:
     """The same value and gradient with S tensors saved for the backward, whatever M (Theorem S1)."""
-    mean: Tensor = _Stream.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
-    return mean
+    return _in_chunks(integrand, chunks, kept=True)
 
 
 def regen(integrand: Integrand, chunks: Chunks) -> Tensor:
     """The same value and gradient with nothing saved but theta and a seed; the backward draws the noise again."""
-    mean: Tensor = _Regen.apply(integrand, chunks, *integrand.theta, *integrand.zeta)  # type: ignore[no-untyped-call]
+    return _in_chunks(integrand, chunks, kept=False)
+
+
+def _in_chunks(integrand: Integrand, chunks: Chunks, kept: bool) -> Tensor:
+    inputs = (*integrand.theta, *integrand.zeta)
+    mean: Tensor = _Mean.apply(integrand, chunks, kept, *inputs)  # type: ignore[no-untyped-call]
     return mean
 
 
@@ -120,17 +108,17 @@ def _accumulate(
     each adds to its own part of theta; what they all share is added up in their order at the end.
     """
     split = 1 + isinstance(integrand.q.loc, Tensor)
-    theta, zeta, learned = inputs[:split], inputs[split:], needed[split:]
-    slopes = [torch.zeros_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
+    rows = [*inputs[:split], *map(integrand.each, inputs[split:])]
+    theta, zeta, learned = rows[:split], rows[split:], needed[split:]
+    spread = [integrand.spread(x) for x in inputs[split:]]
+    slopes = [torch.zeros_like(x) if need else None for x, need in zip(rows, needed, strict=True)]
     values: dict[int, Tensor] = {}
     shared: dict[tuple[int, int], Tensor] = {}
-    lock = threading.Lock()
 
     def visit(block: slice, xi: Tensor) -> None:
-        places = [integrand.place(z, block) for z in zeta]
         with torch.no_grad():
             w = integrand.weights([x[block] for x in theta], xi)
-            cuts = [cut(z, place).detach() for z, place in zip(zeta, places, strict=True)]
+            cuts = [(z[block] if each else z).detach() for z, each in zip(zeta, spread, strict=True)]
         with torch.enable_grad():
             w.requires_grad_(any(needed[:split]))
             leaves = [c.requires_grad_() if need else c for c, need in zip(cuts, learned, strict=True)]
@@ -144,15 +132,12 @@ def _accumulate(
             for into, part in zip(slopes[:split], (by_scale, by_loc), strict=False):
                 if into is not None:
                     into[block].add_(part)
-        for k, (into, place) in enumerate(zip(slopes[split:], places, strict=True)):
+        for k, (into, each) in enumerate(zip(slopes[split:], spread, strict=True)):
             own = found.pop(0) if into is not None and found else None
             if into is None or own is None:
                 continue
-            if isinstance(place, slice):
-                into.view(-1)[place].add_(own)
-            elif place is not None:
-                with lock:
-                    into.view(-1).index_add_(0, place, own)
+            if each:
+                into[block].add_(own)
             else:
                 key = (block.start, k)
                 shared[key] = shared[key] + own if key in shared else own
@@ -162,40 +147,29 @@ def _accumulate(
         into = slopes[split + key[1]]
         assert into is not None
         into.add_(shared[key])
-    return torch.stack([values[start] for start in sorted(values)]).sum(), slopes
+    whole = [s if s is None else integrand.folded(s, x.shape) for s, x in zip(slopes, inputs, strict=True)]
+    return torch.stack([values[start] for start in sorted(values)]).sum(), whole
 
 
-class _Stream(torch.autograd.Function):
-    """The gradient of the mean is accumulated while the mean is: O(1) memory in M."""
+class _Mean(torch.autograd.Function):
+    """The gradient of the mean is accumulated while the mean is, and kept; or when the noise is drawn again."""
 
     @staticmethod
-    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
-        total, slopes = _accumulate(integrand, chunks, inputs, ctx.needs_input_grad[2:])
-        ctx.save_for_backward(*(None if s is None else s.div_(chunks.draws) for s in slopes))
+    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, kept: bool, *inputs: Tensor) -> Tensor:
+        needed = ctx.needs_input_grad[3:] if kept else [False] * len(inputs)
+        total, slopes = _accumulate(integrand, chunks, inputs, needed)
+        ctx.replay = None if kept else (integrand, chunks)
+        ctx.save_for_backward(*([None if s is None else s.div_(chunks.draws) for s in slopes] if kept else inputs))
         return total / chunks.draws
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("stream")
-        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
-
-
-class _Regen(torch.autograd.Function):
-    """The noise is drawn again in the backward: no memory beside theta."""
-
-    @staticmethod
-    def forward(ctx: Any, integrand: Integrand, chunks: Chunks, *inputs: Tensor) -> Tensor:
-        ctx.integrand, ctx.chunks = integrand, chunks
-        ctx.save_for_backward(*inputs)
-        total, _ = _accumulate(integrand, chunks, inputs, [False] * len(inputs))
-        return total / chunks.draws
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("regen")
-        _, slopes = _accumulate(ctx.integrand, ctx.chunks, ctx.saved_tensors, ctx.needs_input_grad[2:])
-        scale = grad / ctx.chunks.draws
-        return None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
+        refuse_second_derivatives("stream" if ctx.replay is None else "regen")
+        if ctx.replay is None:
+            return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+        _, slopes = _accumulate(*ctx.replay, ctx.saved_tensors, ctx.needs_input_grad[3:])
+        scale = grad / ctx.replay[1].draws
+        return None, None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
 
 def refuse_second_derivatives(what: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.random import GOLDEN, Source, on_cores
 from mcrepar.distributions.random import new_seed as new_seed
+from mcrepar.divergence.sums import block_size
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
 COPIES = 16  # temporaries of a block's size that a log density and its gradient may hold at once
@@ -25,27 +26,16 @@ DEFAULT_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Chunks:
-    """M draws of noise over a flat tensor of `size` weights.
+    """M draws of noise over a flat tensor of `size` weights."""
 
-    Args:
-        noise: its distribution.
-        draws: M.
-        size: the number of weights.
-        dtype: of the noise.
-        device: of the noise.
-        seed: from `new_seed`.
-        max_bytes: bound on what one block and its temporaries may hold, over all threads.
-        whole: whether a block must hold all weights (a joint prior).
-    """
-
-    noise: Noise
-    draws: int
-    size: int
-    dtype: torch.dtype
-    device: torch.device
-    seed: int
-    max_bytes: int
-    whole: bool = False
+    noise: Noise  # its distribution
+    draws: int  # M
+    size: int  # the number of weights
+    dtype: torch.dtype  # of the noise
+    device: torch.device  # of the noise
+    seed: int  # from `new_seed`
+    max_bytes: int  # bound on what one block and its temporaries may hold, over all threads
+    whole: bool = False  # whether a block must hold all weights (a joint prior)
 
     @property
     def threads(self) -> int:
@@ -58,8 +48,7 @@ class Chunks:
     @property
     def budget(self) -> int:
         """How many elements a block may hold."""
-        most = max(1, self.max_bytes // (COPIES * self.dtype.itemsize))
-        return min(most, CPU_BLOCK) if self.device.type == "cpu" else most
+        return block_size(self.max_bytes, self.dtype, self.device, COPIES, CPU_BLOCK)
 
     @property
     def blocks(self) -> list[slice]:
@@ -80,8 +69,15 @@ class Chunks:
                 share: Iterable[int], first: int = first, count: int = count, radii: Tensor | None = radii
             ) -> None:
                 generator = torch.Generator(self.device)
+                source = Source(self.dtype, self.device, generator)
                 for index in share:
-                    self._take_block(index, blocks[index], first, count, radii, generator, visit)
+                    width = blocks[index].stop - blocks[index].start
+                    rows = max(1, self.budget // width)
+                    for start in range(0, count, rows):
+                        draws = min(rows, count - start)
+                        generator.manual_seed(self._seed(index + 1, first + start))
+                        radius = None if radii is None else radii[start : start + draws, index]
+                        visit(blocks[index], self.noise._sample(source, draws, width, radius))
 
             on_cores(len(blocks), self.threads, take)
 
@@ -103,25 +99,6 @@ class Chunks:
         """The norms of the draws of a joint distribution: (draws,)."""
         parts = [self._split(first, count)[0] for first, count in self._group_sizes()]
         return torch.cat(parts)
-
-    def _take_block(
-        self,
-        index: int,
-        block: slice,
-        first: int,
-        count: int,
-        radii: Tensor | None,
-        generator: torch.Generator,
-        visit: Callable[[slice, Tensor], None],
-    ) -> None:
-        width = block.stop - block.start
-        rows = max(1, self.budget // width)
-        for start in range(0, count, rows):
-            draws = min(rows, count - start)
-            generator.manual_seed(self._seed(index + 1, first + start))
-            radius = None if radii is None else radii[start : start + draws, index]
-            xi = self.noise.draw(draws, width, dtype=self.dtype, device=self.device, generator=generator, radius=radius)
-            visit(block, xi)
 
     def _groups(self) -> Iterator[tuple[int, Tensor | None]]:
         """Runs of draws: all at once for elementwise noise, tables of block radii for a joint distribution."""

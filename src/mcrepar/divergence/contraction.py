@@ -22,49 +22,38 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Term
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import DEFAULT_BYTES
-from mcrepar.divergence.fused import Factor, Order, Sums, block_of, unflat, wide_sum
+from mcrepar.divergence.sums import Factor, Order, Sums, block_size, unflat, wide_sum
 from mcrepar.divergence.terms import PosteriorKey
+
+TEMPORARIES = 8  # of a block that live at once
+CONTRACTED = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """coefficient * sum over weights of n(theta) t.
+    """coefficient * sum over weights of n(theta) t."""
 
-    Args:
-        coefficient: a number or a tensor that broadcasts to the weights.
-        entry: n(theta), as powers of u = loc - center, of scale, and of log scale - center.
-        center: a number or a tensor that broadcasts to the weights.
-        t: the mean of the noise statistic: a number, or a flat tensor with one per weight.
-    """
-
-    coefficient: Number
-    entry: Entry
-    center: Number
-    t: Number
+    coefficient: Number  # a number or a tensor that broadcasts to the weights
+    entry: Entry  # n(theta), as powers of u = loc - center, of scale, and of log scale - center
+    center: Number  # a number or a tensor that broadcasts to the weights
+    t: Number  # the mean of the noise statistic: a number, or a flat tensor with one per weight
 
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """A KL as a sum of products and a constant that are the same at every step.
+    """A KL as sums over weights that are the same at every step."""
 
-    Args:
-        products: whose t are numbers.
-        drawn: whose t are means over M draws of the noise, of their statistics tau; none where nothing is drawn.
-        constant: what they lack.
-        draws: M.
-    """
+    # that hold all numbers, each with the statistic whose mean over M draws it is multiplied by, if any
+    factors: Sequence[tuple[Factor, Monomial | None]] = ()
+    rest: float = 0.0  # what is added to their sums
+    draws: int = 0  # M
 
-    products: list[Product]
-    drawn: list[Product]
-    constant: float
-    draws: int = 0
-
-    def folded(self, q: Posterior) -> tuple[list[tuple[Factor, Monomial | None]], float]:
-        """Factors that hold all numbers, each with the statistic whose mean is drawn, and the rest over all weights."""
+    @classmethod
+    def of(cls, q: Posterior, products: Sequence[Product], drawn: Sequence[Product], rest: float, draws: int) -> Fixed:
+        """The sum of products whose t are numbers, of products whose t are drawn, and of a constant."""
         factors: list[tuple[Factor, Monomial | None]] = []
-        rest = self.constant
-        for product in (*self.products, *self.drawn):
-            tau = product.entry.tau if product in self.drawn else None
+        for product in (*products, *drawn):
+            tau = product.entry.tau if product in drawn else None
             known = replace(product, t=1.0) if tau is not None else product
             coefficient, factor, t = _flattened(q, known, q.loc)
             number = float(coefficient * factor.factor * t)
@@ -72,7 +61,17 @@ class Fixed:
                 rest += number * q.numel
             elif number:
                 factors.append((replace(factor, factor=number), tau))
-        return factors, rest
+        return cls(factors, rest, draws)
+
+    @functools.cached_property
+    def taus(self) -> tuple[Monomial, ...]:
+        """The statistics whose means are drawn."""
+        return tuple(dict.fromkeys(tau for _, tau in self.factors if tau is not None))
+
+    def summands(self, means: Sequence[Tensor]) -> list[tuple[Factor, Number]]:
+        """The factors with their t, from those that are drawn."""
+        drawn = dict(zip(self.taus, means, strict=True))
+        return [(f, 1.0 if tau is None else drawn[tau]) for f, tau in self.factors]
 
 
 def contract(
@@ -102,8 +101,9 @@ def contract(
         coefficients, factors, ts = zip(*(_flattened(q, p, loc) for p in rest), strict=True)
         is_log = q.free_log_scale is not None
         start = loc if isinstance(loc, Tensor) else None
+        block = block_size(max_bytes, scale.dtype, scale.device, TEMPORARIES, CONTRACTED)
         sums: Tensor = Sums.apply(  # type: ignore[no-untyped-call]
-            factors, ts, start, scale, is_log, block_of(scale, max_bytes), order
+            factors, ts, start, scale, is_log, block, order
         )
         total = total + _weighted(coefficients, sums)
     return total

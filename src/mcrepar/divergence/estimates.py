@@ -18,16 +18,15 @@ from mcrepar.distributions.prior import Prior, Term
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence import average
 from mcrepar.divergence.chunks import Chunks, new_seed
-from mcrepar.divergence.closed_forms import ClosedForm
 from mcrepar.divergence.contraction import Product, slope_entries
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.taylor import polynomials
+from mcrepar.divergence.terms import ClosedForm, PosteriorKey
 from mcrepar.errors import TaylorWarning
 
 if TYPE_CHECKING:
     from mcrepar.divergence.methods import Estimator
     from mcrepar.divergence.plan import Plan
-    from mcrepar.divergence.terms import PosteriorKey
 
 Means = dict[Monomial, Number]
 
@@ -63,21 +62,13 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """E log p(W) without its constant: minus a sum of products, plus means that are no product.
+    """E log p(W) without its constant: minus a sum of products, plus means that are no product."""
 
-    Args:
-        products: of the tuple, with their signs turned, to be contracted.
-        mean: of log p(W) over draws or nodes; None where there is a tuple.
-        closed: the terms whose expectation is known in closed form.
-        t: the means of the noise's statistics.
-        error: of a quadrature.
-    """
-
-    products: Sequence[Product] = ()
-    mean: Tensor | None = None
-    closed: Sequence[tuple[ClosedForm, Term]] = ()
-    t: Mapping[Monomial, Number] = field(default_factory=dict)
-    error: Tensor | None = None
+    products: Sequence[Product] = ()  # of the tuple, with their signs turned, to be contracted
+    mean: Tensor | None = None  # of log p(W) over draws or nodes; None where there is a tuple
+    closed: Sequence[tuple[ClosedForm, Term]] = ()  # the terms whose expectation is known in closed form
+    t: Mapping[Monomial, Number] = field(default_factory=dict)  # the means of the noise's statistics
+    error: Tensor | None = None  # of a quadrature
 
 
 def exact(job: Job) -> Estimate:

@@ -72,24 +72,15 @@ class Expectation:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Some weights of a pair, flat, in the precision in which they are integrated.
+    """Some weights of a pair, flat, in the precision in which they are integrated."""
 
-    Args:
-        q: their posterior, for its noise and form.
-        p: their prior.
-        scale: (weights,).
-        loc: (weights,), or one number.
-        zeta: the prior's tensors.
-        spread: which of them go weight by weight.
-        needed: which gradients are wanted: by scale, by loc (where it is a tensor) and by the prior's tensors.
-    """
-
-    q: Posterior
-    p: Prior
-    scale: Tensor
-    loc: Number
-    zeta: Sequence[Tensor]
-    spread: Sequence[bool]
+    q: Posterior  # their posterior, for its noise and form
+    p: Prior  # their prior
+    scale: Tensor  # (weights,)
+    loc: Number  # (weights,), or one number
+    zeta: Sequence[Tensor]  # the prior's tensors
+    spread: Sequence[bool]  # which of them go weight by weight
+    # which gradients are wanted: by scale, by loc (where it is a tensor) and by the prior's tensors
     needed: Sequence[bool]
 
     def __getitem__(self, places: slice | Tensor) -> Weights:
@@ -204,17 +195,12 @@ class _Panels:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What the nodes of panels sum to, (panels,) each.
+    """What the nodes of panels sum to, (panels,) each."""
 
-    Args:
-        parts: of log p, and of the gradients that were asked for.
-        errors: how far two rules are apart, in the value and in the gradient per standard deviation.
-        sizes: the sums of magnitudes of the same.
-    """
-
-    parts: list[Tensor]
+    parts: list[Tensor]  # of log p, and of the gradients that were asked for
+    # how far two rules are apart, in the value and in the gradient per standard deviation
     errors: tuple[Tensor, Tensor]
-    sizes: tuple[Tensor, Tensor]
+    sizes: tuple[Tensor, Tensor]  # the sums of magnitudes of the same
 
 
 def _integrate(weights: Weights) -> Expectation:

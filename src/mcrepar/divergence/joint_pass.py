@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -20,10 +19,9 @@ from torch import Tensor
 
 from mcrepar.distributions.forms import Form
 from mcrepar.distributions.noise import Noise
-from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.random import GOLDEN, Source, new_seed, on_cores
-from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.fused import Factor, Order, Point, combine, empty_like, flat, memory_order, unflat
+from mcrepar.divergence.contraction import Fixed
+from mcrepar.divergence.sums import Order, Point, combine, empty_like, flat, memory_order, unflat
 
 BLOCK = 2**16  # weights: a handful of float32 temporaries fit into the cache of a core
 REFERENCES = 4  # of Python to a gradient that nobody else looks at
@@ -33,31 +31,11 @@ Theta = tuple[Tensor | None, Tensor]  # loc, learned or fixed, and log_scale
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What the pass does with one tensor.
-
-    Args:
-        noise: of its weights.
-        form: how noise becomes a weight.
-        factors: the summands of its KL, each with the statistic whose mean over M draws it is multiplied by.
-        rest: what its KL adds to them.
-        draws: M.
-    """
+    """What the pass does with one tensor: the noise of its weights, how it becomes a weight, and the KL."""
 
     noise: Noise
     form: Form
-    factors: Sequence[tuple[Factor, Monomial | None]] = ()
-    rest: float = 0.0
-    draws: int = 0
-
-    @cached_property
-    def taus(self) -> tuple[Monomial, ...]:
-        """The statistics whose means are drawn."""
-        return tuple(dict.fromkeys(tau for _, tau in self.factors if tau is not None))
-
-    def summands(self, means: Sequence[Tensor]) -> list[tuple[Factor, Number]]:
-        """The factors with their t, from those that are drawn."""
-        drawn = dict(zip(self.taus, means, strict=True))
-        return [(f, 1.0 if tau is None else drawn[tau]) for f, tau in self.factors]
+    kl: Fixed
 
     def sample(self, source: Source, point: Point, radius: Tensor | None, out: Tensor) -> None:
         """f(loc + scale * xi) on a block."""
@@ -98,7 +76,7 @@ def run(
         rooms: where memory of weights is left for the next pass, which takes what nobody else looks at any more: new
             memory costs as much as the noise.
     """
-    drawn = sample or any(recipe.taus for recipe in recipes)
+    drawn = sample or any(recipe.kl.taus for recipe in recipes)
     walk = Walk(recipes, sample, new_seed(generator, "cpu") if drawn else 0, rooms if rooms is not None else [])
     *weights, kl = _Pass.apply(walk, *(x for theta in thetas for x in theta))  # type: ignore[no-untyped-call]
     return tuple(weights), kl
@@ -143,11 +121,11 @@ class Walk:
                     recipe.sample(source, point, radii[b], targets[k][cut])
                 means = self._drawn(b, source)
                 self.means[b] = [] if recipe.noise.redraws else means
-                sums[b] = math.fsum(point.sum(f, t).item() for f, t in recipe.summands(means))
+                sums[b] = math.fsum(point.sum(f, t).item() for f, t in recipe.kl.summands(means))
 
         with torch.no_grad():
             on_cores(len(self.blocks), torch.get_num_threads(), work)
-        return weights, math.fsum([*sums, *(recipe.rest for recipe in self.recipes)])
+        return weights, math.fsum([*sums, *(recipe.kl.rest for recipe in self.recipes)])
 
     def backward(
         self, thetas: Sequence[Theta], weights: Sequence[Tensor], grads: list[Tensor | None], slope: float
@@ -170,7 +148,7 @@ class Walk:
                 if self.sample:
                     self.recipes[k].pull_back(point, values[k][cut], d_loc, d_scale)
                 means = self.means[b] or self._drawn(b, source)
-                jobs = [(f, t, slope) for f, t in self.recipes[k].summands(means)] if slope else []
+                jobs = [(f, t, slope) for f, t in self.recipes[k].kl.summands(means)] if slope else []
                 if point.loc is not None:
                     combine([point.slope_loc(*job) for job in jobs], d_loc, fresh=False)
                 combine([point.slope_scale(*job) for job in jobs], d_scale, fresh=not self.sample)
@@ -203,12 +181,12 @@ class Walk:
         """The means on a block, the same whenever they are drawn."""
         k, cut = self.blocks[b]
         recipe = self.recipes[k]
-        if not recipe.taus:
+        if not recipe.kl.taus:
             return []
         assert source.generator is not None
         source.generator.manual_seed((self.seed + GOLDEN * (b + 1 + len(self.blocks))) % 2**63)
         size = cut.stop - cut.start
-        return recipe.noise.draw_means_of_block(recipe.taus, source, recipe.draws, size, self.shares[b])
+        return recipe.noise.draw_means_of_block(recipe.kl.taus, source, recipe.kl.draws, size, self.shares[b])
 
     def means_of(self, k: int) -> list[Tensor]:
         """The means on a whole tensor."""
@@ -224,7 +202,8 @@ class Walk:
             sizes = [cut.stop - cut.start for i, cut in self.blocks if i == k]
             split = recipe.noise.split(source, 1, sizes) if self.sample else None
             radii += [None] * len(sizes) if split is None else list(split[1].unbind(1))
-            self.shares += recipe.noise.split_means(source, recipe.draws, sizes) if recipe.taus else [None] * len(sizes)
+            shares = recipe.noise.split_means(source, recipe.kl.draws, sizes) if recipe.kl.taus else [None] * len(sizes)
+            self.shares += shares
         return radii
 
     def _target(self, k: int, like: Tensor, grads: list[Tensor | None]) -> Tensor:
@@ -294,7 +273,8 @@ def _differentiable(
     out: list[Tensor | None] = []
     for k, ((loc, rho), order) in enumerate(zip(thetas, walk.orders, strict=True)):
         point = Point(None if loc is None else flat(loc, order), flat(rho, order), True)
-        found = [torch.zeros_like(point.given), torch.zeros_like(point.given)]
+        jobs = walk.recipes[k].kl.summands(walk.means_of(k)) if slope is not None else []
+        found = point.slopes((f, t, slope.to(rho.dtype)) for f, t in jobs if slope is not None)
         if walk.sample and (grad := grads[k]) is not None:
             outer, w = walk.recipes[k].form.outer, flat(weights[k].detach(), order)
             v = w if outer.derivative is None else outer.inverse(w)
@@ -302,12 +282,6 @@ def _differentiable(
             slopes = flat(grad, order)
             if outer.derivative is not None:
                 slopes = slopes * outer.derivative(outer.apply(moved if point.loc is None else point.loc + moved))
-            found = [slopes, slopes * moved]
-        jobs = walk.recipes[k].summands(walk.means_of(k)) if slope is not None else []
-        for f, t in jobs:
-            for place, (number, parts) in enumerate((point.slope_loc(f, t, 1.0), point.slope_scale(f, t, 1.0))):
-                if number and slope is not None:
-                    product = number * slope.to(rho.dtype)
-                    found[place] = found[place] + math.prod(parts, start=product)
+            found = [slopes + found[0], slopes * moved + found[1]]
         out += [None if loc is None else unflat(found[0], rho.shape, order), unflat(found[1], rho.shape, order)]
     return out

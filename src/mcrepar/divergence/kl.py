@@ -6,13 +6,14 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcrepar.distributions.forms import IDENTITY, Entry
 from mcrepar.distributions.parameters import POSITIVE, REAL, Number, Parameter, check_value
-from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posterior import Posterior, check_posterior, free_tensors
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
@@ -20,9 +21,9 @@ from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Fixed, Product, contract, slope_entries
 from mcrepar.divergence.estimates import Estimate, Job, contracted, moments
-from mcrepar.divergence.fused import weight_order
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
-from mcrepar.divergence.plan import Decision, Plan, decide, plan_pair
+from mcrepar.divergence.plan import Decision, Plan, plan_pair
+from mcrepar.divergence.sums import weight_order
 from mcrepar.divergence.terms import named_extremes, pair_of
 from mcrepar.errors import InfiniteVarianceWarning, McreparError, ParameterError, QuadratureWarning
 from mcrepar.validation import check_generator
@@ -98,9 +99,8 @@ def expectation(
     >>> expectation(q, Monomial(2.0))  # (0 + 1) + (1 + 4)
     tensor(6.)
     """
-    if not isinstance(q, Posterior):
-        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
-    return kl_of(q, as_expected(g, q.shape), Estimator(method, n_mc_iter), generator).to(wide_dtype(q.dtype))
+    request, shape = Estimator(method, n_mc_iter), check_posterior(q).shape
+    return kl_of(q, as_expected(g, shape), request, generator).to(wide_dtype(q.dtype))
 
 
 def kl_of(
@@ -125,7 +125,7 @@ def apply_plan(
     """The KL of objects that fit together, in float64, with a plan made before."""
     p = p.over(q.numel)
     with named_extremes(q, p), torch.autocast(q.device.type, enabled=False):
-        decision = decide(plan, q, p, request)
+        decision = replace(plan, sides=(q, p)).decide(request)
         if decision.infinite_variance:
             words = f"{plan.pair} by {decision.method} has infinite variance"
             warnings.warn(words, InfiniteVarianceWarning, stacklevel=4)
@@ -177,7 +177,7 @@ def fixed_products(plan: Plan, q: Posterior, p: Prior, request: Estimator) -> Fi
         return None
     drawn = [x for x in estimate.products if row.samples and not x.entry.tau.constant]
     numbers = [x for x in estimate.products if x not in drawn]
-    return Fixed([*numbers, *entropy, *penalty], drawn, constant, request.draws if row.samples else 0)
+    return Fixed.of(q, [*numbers, *entropy, *penalty], drawn, constant, request.draws if row.samples else 0)
 
 
 def _variance_penalty(q: Posterior, penalty: Number) -> tuple[list[Product], Tensor | float]:
@@ -232,8 +232,8 @@ def _widened(q: Posterior) -> Posterior:
     dtype = wide_dtype(q.dtype)
     if dtype == q.dtype:
         return q
-    names = ("free_loc", "free_scale", "free_log_scale")
-    return replace(q, **{n: t.to(dtype) for n in names if (t := getattr(q, n)) is not None})
+    wide: dict[str, Any] = {f"free_{name}": tensor.to(dtype) for name, tensor in free_tensors(q).items()}
+    return replace(q, **wide)
 
 
 def _widened_prior(p: Prior) -> Prior:
@@ -247,8 +247,7 @@ def _widened_prior(p: Prior) -> Prior:
 
 def check_objects(q: object, p: Prior, generator: object) -> None:
     """Refuse templates and tensors that do not fit together."""
-    if not isinstance(q, Posterior):
-        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    q = check_posterior(q)
     check_generator(generator)
     shape, pair = q.shape, pair_of(q, p)
     for name, word in p.words.items():
@@ -309,12 +308,9 @@ def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
 
 def diagnosis(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
     """Why a value is not finite; `nan`: it is not even infinite."""
-    constraints = {"free_loc": REAL, "free_scale": POSITIVE, "free_log_scale": REAL}
     try:
-        for name, constraint in constraints.items():
-            tensor = getattr(q, name)
-            if tensor is not None:
-                check_value(plan.pair, Parameter(name.removeprefix("free_"), constraint), tensor)
+        for name, tensor in free_tensors(q).items():
+            check_value(plan.pair, Parameter(name, POSITIVE if name == "scale" else REAL), tensor)
         for parameter in p.row.parameters if p.row is not None else ():
             check_value(f"{plan.pair}, prior", parameter, p.values[parameter.name])
     except ParameterError as error:

@@ -158,14 +158,40 @@ class Plan:
         return Tuple(q, p.sketch().density.terms, [t.entries or () for t in self.terms])
 
     def decide(self, request: Estimator) -> Decision:
-        """What runs for a request, on the tensors that this plan was asked for with, or on families alone."""
-        q, p = self.sides or (None, None)
-        return decide(self, q, p, request)
+        """The method that a request runs, or the error that says why none does: the only place that decides.
+
+        It looks at the objects that this plan was asked for with. Where there are none, where the posterior has no
+        tensors, or where a network has still to fill the prior in, the families alone decide.
+
+        Args:
+            request: what was asked for.
+
+        Raises:
+            McreparError: the refusal of the method that was asked for, before any tensor is touched where families
+                refuse.
+
+        >>> explain("normal", "normal").decide(Estimator(n_mc_iter=1000)).method
+        'stats'
+        """
+        found = self.outcome(request)
+        if isinstance(found, Decision):
+            return found
+        raise copy(found)  # plans are kept: an error of theirs that was raised would keep the tensors of its traceback
 
     def outcome(self, request: Estimator) -> Decision | McreparError:
         """The same, with the error where nothing runs."""
-        q, p = self.sides or (None, None)
-        return _outcome(self, q, p, request)
+        found = _chosen(self, request)
+        if isinstance(found, McreparError) or self.sides is None:
+            return found
+        q, p = self.sides
+        if not q.learned or p.words or p.relative:
+            return found
+        at = self.at(q, p)
+        if at is not self:
+            found = _chosen(at, request)
+        if isinstance(found, Decision) and METHODS[found.method].weights:
+            return reasons.range_refusal(at, q) or found
+        return found
 
     @property
     def conditions(self) -> Names:
@@ -220,41 +246,6 @@ class Decision:
     method: str
     reason: str
     infinite_variance: str = ""
-
-
-def decide(plan: Plan, q: Posterior | None, p: Prior | None, request: Estimator) -> Decision:
-    """The method that a request runs, or the error that says why none does: the only place that decides.
-
-    Args:
-        plan: of the pair.
-        q: the posterior; without learned tensors, or None, the families alone decide.
-        p: the prior; where a network has still to fill it in, or None, likewise.
-        request: what was asked for.
-
-    Raises:
-        McreparError: the refusal of the method that was asked for, before any tensor is touched where families refuse.
-
-    >>> from mcrepar import explain
-    >>> decide(explain("normal", "normal"), None, None, Estimator(n_mc_iter=1000)).method
-    'stats'
-    """
-    found = _outcome(plan, q, p, request)
-    if isinstance(found, Decision):
-        return found
-    raise copy(found)  # plans are kept: an error of theirs that was raised would keep the tensors of its traceback
-
-
-def _outcome(plan: Plan, q: Posterior | None, p: Prior | None, request: Estimator) -> Decision | McreparError:
-    """The decision, or the error of `decide`."""
-    found = _chosen(plan, request)
-    if isinstance(found, McreparError) or q is None or p is None or not q.learned or p.words or p.relative:
-        return found
-    at = plan.at(q, p)
-    if at is not plan:
-        found = _chosen(at, request)
-    if isinstance(found, Decision) and METHODS[found.method].weights:
-        return reasons.range_refusal(at, q) or found
-    return found
 
 
 def _chosen(plan: Plan, request: Estimator) -> Decision | McreparError:

@@ -20,37 +20,43 @@ from torch import Tensor
 from mcrepar.distributions.forms import IDENTITY
 from mcrepar.distributions.quadrature import Surface
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.average import Integrand, cut, refuse_second_derivatives
+from mcrepar.divergence.average import Integrand, refuse_second_derivatives
 from mcrepar.divergence.chunks import COPIES, CPU_BLOCK
 from mcrepar.divergence.integral import Expectation, Weights, expectation
+from mcrepar.divergence.sums import block_size
 
 FROM = 5_000  # weights from which a table is cheaper
 CHECKED = 200  # weights at random whose quadrature a table must meet
-CLOSE = 1e-8  # how near a table's values must be in the mean, absolute and relative
+TABLE_ERROR = 1e-8  # how near a table's values must be in the mean, absolute and relative
 SLOPES, ONE = 100, 100  # how many times that its gradients may miss, and a single weight
 LEAST = 0.01  # of the gradient by log scale, which is added to the entropy's, of 1
 FIRST = (25, 13)  # points of the first grid
 SHARE = 4  # a table has at most one point for so many weights
-BLOCK = 2**14  # weights that are interpolated at once
+AT_A_TIME = 2**14  # weights that are interpolated at once
 CELL = 0.5  # the ends of a table lie on multiples of it, in both of its coordinates
 
 
-def integrated(integrand: Integrand, max_bytes: int) -> tuple[Tensor, Tensor]:
-    """sum over weights of E log p(W) without its constant, with S tensors saved for the backward, and its error."""
-    inputs = [*integrand.theta, *integrand.zeta]
+def integrated(integrand: Integrand, max_bytes: int, total: bool = True) -> tuple[Tensor, Tensor]:
+    """E log p(W) without its constant, with S tensors saved for the backward, and its error.
+
+    Args:
+        integrand: of the pair.
+        max_bytes: bound on the temporaries.
+        total: the sum over all weights; else one number for each of them, in a row, none of them from a table.
+    """
+    inputs, split = [*integrand.theta, *integrand.zeta], len(integrand.theta)
     needed = [x.requires_grad and torch.is_grad_enabled() for x in inputs]
     with torch.no_grad():
         weights = _wide(integrand, inputs, needed)
-        most = max_bytes // (COPIES * weights.scale.element_size())
-        most = min(most, CPU_BLOCK) if weights.scale.device.type == "cpu" else most
-        found = _tabulated(weights, most) or expectation(weights, most)
-        split = len(integrand.theta)
+        most = block_size(max_bytes, weights.scale.dtype, weights.scale.device, COPIES, CPU_BLOCK)
+        found = (_tabulated(weights, most) if total else None) or expectation(weights, most)
         slopes = [
-            _folded(integrand, x, s, k < split) for k, (x, s) in enumerate(zip(inputs, found.slopes, strict=True))
+            None if s is None else (integrand.folded(s, x.shape) if total and k >= split else s).to(x.dtype)
+            for k, (s, x) in enumerate(zip(found.slopes, inputs, strict=True))
         ]
-        value, error = found.value.sum(), found.error.sum()
-    total: Tensor = _Known.apply(value, slopes, *inputs)  # type: ignore[no-untyped-call]
-    return total, error
+        value = found.value.sum() if total else found.value
+    known: Tensor = _Known.apply(integrand, value, slopes, *inputs)  # type: ignore[no-untyped-call]
+    return known, found.error.sum()
 
 
 def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool]) -> Weights:
@@ -59,35 +65,26 @@ def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool]
     split = len(integrand.theta)
     scale, *rest = (x.detach().to(dtype) if x.is_floating_point() else x for x in inputs)
     loc, zeta = rest[0] if split == 2 else integrand.q.loc, rest[split - 1 :]
-    places = [integrand.place(z, slice(0, len(scale))) for z in zeta]
-    zeta = [cut(z.reshape(()) if z.numel() == 1 else z, place) for z, place in zip(zeta, places, strict=True)]
-    return Weights(integrand.q, integrand.p, scale, loc, zeta, [place is not None for place in places], needed)
-
-
-def _folded(integrand: Integrand, x: Tensor, slopes: Tensor | None, own: bool) -> Tensor | None:
-    """The gradients of single weights in the shape of the tensor that they belong to; `own`: of the posterior."""
-    if slopes is None or own:
-        return slopes if slopes is None else slopes.to(x.dtype)
-    place = integrand.place(x, slice(0, len(integrand.theta[0])))
-    if place is None:
-        return (slopes.sum() if x.numel() == 1 else slopes).to(x.dtype).reshape(x.shape)
-    if isinstance(place, slice):
-        return slopes.to(x.dtype).reshape(x.shape)
-    return torch.zeros(x.numel(), dtype=slopes.dtype, device=x.device).index_add_(0, place, slopes).to(x).view(x.shape)
+    spread = [integrand.spread(z) for z in zeta]
+    zeta = [z.reshape(()) if z.numel() == 1 else integrand.each(z) for z in zeta]
+    return Weights(integrand.q, integrand.p, scale, loc, zeta, spread, needed)
 
 
 class _Known(torch.autograd.Function):
-    """A value whose gradient is known already."""
+    """A value whose gradient is known already: a sum over weights, or one number for each of them."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, slopes: list[Tensor | None], *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, integrand: Integrand, value: Tensor, slopes: list[Tensor | None], *inputs: Tensor) -> Tensor:
+        ctx.integrand, ctx.shapes = integrand, [x.shape for x in inputs]
         ctx.save_for_backward(*slopes)
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives("quad")
-        return None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
+        own = [None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors]
+        pairs = zip(own, ctx.shapes, strict=True)
+        return None, None, None, *(s if s is None else ctx.integrand.folded(s, shape) for s, shape in pairs)
 
 
 @dataclass(frozen=True)
@@ -96,14 +93,10 @@ class _Chart:
 
     A table is a function of its chart alone, whose ends lie on multiples of `CELL` and whose length is a power of 2:
     steps of training share it while their weights stay in it, and a step that is repeated later gives the same bits.
-
-    Args:
-        weights: one of the pair, for its noise, form, prior and types.
-        pair: what a table depends on besides the range.
     """
 
-    weights: Weights = field(compare=False)
-    pair: tuple[Any, ...]
+    weights: Weights = field(compare=False)  # one of the pair, for its noise, form, prior and types
+    pair: tuple[Any, ...]  # what a table depends on besides the range
     centre: float
     length: float
     ends: tuple[tuple[float, float], ...] = ()
@@ -186,7 +179,7 @@ def _bound(fields: Tensor, weights: Weights) -> Tensor:
     sizes = fields[1:].abs().mean(1)
     if weights.needed[0]:
         sizes[0].clamp_(min=LEAST)
-    return CLOSE * torch.cat([1 + fields[:1].abs().mean(1), SLOPES * sizes])
+    return TABLE_ERROR * torch.cat([1 + fields[:1].abs().mean(1), SLOPES * sizes])
 
 
 def _picked(coordinates: tuple[Tensor, Tensor]) -> Tensor:
@@ -223,7 +216,7 @@ def _finer(values: Tensor, bound: Tensor, shape: tuple[int, int]) -> tuple[int, 
 def _read(surface: Surface, coordinates: tuple[Tensor, Tensor], weights: Weights, error: float) -> Expectation:
     """Every weight from the table."""
     blocks = [
-        surface(first, second) for first, second in zip(*(torch.split(x, BLOCK) for x in coordinates), strict=True)
+        surface(first, second) for first, second in zip(*(torch.split(x, AT_A_TIME) for x in coordinates), strict=True)
     ]
     fields = iter(torch.cat(blocks, 1))
     value = next(fields)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import torch
 import torch.distributions as td
 from torch import Tensor
 
-from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posterior import Posterior, free_tensors
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.torch_families import Family
 from mcrepar.distributions.torch_priors import as_prior
-from mcrepar.divergence.average import refuse_second_derivatives
-from mcrepar.divergence.chunks import CPU_BLOCK
+from mcrepar.divergence.average import Integrand
+from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Tuple
-from mcrepar.divergence.integral import Weights, expectation
 from mcrepar.divergence.kl import check_objects, kl_of
 from mcrepar.divergence.methods import Estimator, wide_dtype
-from mcrepar.divergence.plan import Plan, decide, plan_pair
+from mcrepar.divergence.plan import Plan, plan_pair
+from mcrepar.divergence.quad import integrated
+from mcrepar.divergence.sums import unflat, weight_order
 from mcrepar.divergence.terms import named_extremes
 from mcrepar.errors import InfiniteKLError, SupportMismatchError
 
@@ -42,17 +43,21 @@ def _of_weights(q: Posterior, source: td.Distribution) -> Tensor:
     """KL(q || p) of every weight, in double precision, differentiable in the tensors of both."""
     p = as_prior(source)
     plan, p = plan_pair(q, p), p.over(q.numel)
-    if p.row is None and p.shape:  # an external density that knows which weight is which
+    plan = replace(plan, sides=(q, p))
+    shared = any(t.requires_grad and t.numel() > 1 for t in p.tensors.values())  # by all weights, several numbers
+    if p.row is None and (p.shape or shared):  # an external density that knows which weight is which, or learns more
         if not plan.finite:
-            decide(plan, q, p, Estimator())  # which says why
+            plan.decide(Estimator())  # which says why
         return -_entropy(q) - _at_nodes(q, source)
     check_objects(q, p, None)
-    decision = decide(plan, q, p, Estimator() if p.row is not None else Estimator("quad"))
-    learned = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
-    q = q.bind(False, None, **{name: t.double() for name, t in learned.items() if t is not None})
+    decision = plan.decide(Estimator() if p.row is not None else Estimator("quad"))
+    q = q.bind(False, None, **{name: t.double() for name, t in free_tensors(q).items()})
     p = p.filled(**{name: t.double() for name, t in p.tensors.items()})
     with named_extremes(q, p):
-        mean = _closed(plan, q, p) if decision.method == "exact" else _integrated(q, p)
+        if decision.method == "exact":
+            mean = _closed(plan, q, p)
+        else:
+            mean = unflat(integrated(Integrand(q, p), DEFAULT_BYTES, total=False)[0], q.shape, weight_order(q, p))
         return -_entropy(q) - mean - p.density.constant
 
 
@@ -78,41 +83,9 @@ def _closed(plan: Plan, q: Posterior, p: Prior) -> Tensor:
     return mean
 
 
-def _integrated(q: Posterior, p: Prior) -> Tensor:
-    """The same by adaptive quadrature, its gradient being known with its value."""
-    loc = [q.loc.reshape(-1)] if isinstance(q.loc, Tensor) else []
-    zeta = [t if not t.dim() else t.expand(q.shape).reshape(-1) for t in p.tensors.values()]
-    inputs = [q.scale.reshape(-1), *loc, *zeta]
-    needed = [x.requires_grad and torch.is_grad_enabled() for x in inputs]
-    with torch.no_grad():
-        flat = [x.detach() for x in inputs]
-        spread = [bool(t.dim()) for t in zeta]
-        weights = Weights(q, p, flat[0], flat[1] if loc else q.loc, flat[1 + len(loc) :], spread, needed)
-        found = expectation(weights, CPU_BLOCK)
-    value: Tensor = _Known.apply(found.value, found.slopes, *inputs)  # type: ignore[no-untyped-call]
-    return value.reshape(q.shape)
-
-
 def _at_nodes(q: Posterior, p: td.Distribution) -> Tensor:
     """The same for any density with a batch of its own, at fixed nodes of the noise."""
     x, omega = (torch.tensor(a, dtype=q.dtype, device=q.device) for a in q.noise.nodes())
     ones = (-1, *(1,) * len(q.shape))
     log_prob: Tensor = p.log_prob(q.weights(x.reshape(ones).expand(-1, *q.shape)))
     return (omega.reshape(ones) * log_prob).sum(0)
-
-
-class _Known(torch.autograd.Function):
-    """Values of weights whose gradients are known already; a tensor of one number is shared by all of them."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, slopes: list[Tensor | None], *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*slopes)
-        ctx.shared = [not x.dim() for x in inputs]
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives("quad")
-        own = [None if s is None else s * grad for s in ctx.saved_tensors]
-        summed = [s if s is None or not one else s.sum() for s, one in zip(own, ctx.shared, strict=True)]
-        return None, None, *summed

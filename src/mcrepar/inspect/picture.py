@@ -216,9 +216,9 @@ def _estimates(q: Posterior, p: Prior, plan: Plan) -> tuple[_Estimate, _Estimate
 
 def _names(q: Posterior, p: Prior) -> dict[str, Tensor]:
     """The learned parameters by name: the posterior's as they are, the prior's marked as such."""
-    learned = {"loc": q.free_loc, "scale": q.free_scale, "log_scale": q.free_log_scale}
-    named = {name: value for name, value in learned.items() if value is not None}
-    return named | {f"prior {name}": value for name, value in p.tensors.items()}
+    from mcrepar.distributions.posterior import free_tensors
+
+    return free_tensors(q) | {f"prior {name}": value for name, value in p.tensors.items()}
 
 
 def _draw(axes: Axes, panel: GraphPanel) -> None:

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from inspect import signature
 from typing import Any
 
 import torch
@@ -29,34 +30,16 @@ from mcrepar.nn.rank1 import RankOne
 
 Json = Any
 Tensors = Mapping[tuple[str, ...], RandomTensor | RankOne]
-DISTRIBUTIONS: Mapping[
-    str, tuple[str, ...]
-] = {  # the torch distributions that a prior may be made of, with its arguments
-    "Beta": ("concentration1", "concentration0"),
-    "Categorical": ("probs",),
-    "Cauchy": ("loc", "scale"),
-    "ContinuousBernoulli": ("probs",),
-    "Exponential": ("rate",),
-    "FisherSnedecor": ("df1", "df2"),
-    "Gamma": ("concentration", "rate"),
-    "Gumbel": ("loc", "scale"),
-    "HalfCauchy": ("scale",),
-    "HalfNormal": ("scale",),
-    "Independent": ("base_dist", "reinterpreted_batch_ndims"),
-    "InverseGamma": ("concentration", "rate"),
-    "Kumaraswamy": ("concentration1", "concentration0"),
-    "Laplace": ("loc", "scale"),
-    "LogNormal": ("loc", "scale"),
-    "LowRankMultivariateNormal": ("loc", "cov_factor", "cov_diag"),
-    "MixtureSameFamily": ("mixture_distribution", "component_distribution"),
-    "MultivariateNormal": ("loc", "scale_tril"),
-    "Normal": ("loc", "scale"),
-    "Pareto": ("scale", "alpha"),
-    "StudentT": ("df", "loc", "scale"),
-    "Uniform": ("low", "high"),
-    "VonMises": ("loc", "concentration"),
-    "Weibull": ("scale", "concentration"),
-}
+UNWRITTEN = {"validate_args", "logits", "covariance_matrix", "precision_matrix", "lims"}  # what others say already
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {  # that a prior may be made of, with the arguments that are written
+    name: tuple(argument for argument in signature(getattr(td, name)).parameters if argument not in UNWRITTEN)
+    for name in (
+        "Beta", "Categorical", "Cauchy", "ContinuousBernoulli", "Exponential", "FisherSnedecor", "Gamma", "Gumbel",
+        "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal",
+        "LowRankMultivariateNormal", "MixtureSameFamily", "MultivariateNormal", "Normal", "Pareto", "StudentT",
+        "Uniform", "VonMises", "Weibull")
+}  # fmt: skip
+ATTRIBUTES = {"base_distribution": "base_dist"}  # of arguments that have another name there
 
 
 class Shelf:
@@ -115,7 +98,7 @@ def _describe(dist: td.Distribution, shelf: Shelf) -> Json:
         raise _unsaved(f"a {name}", f"a prior by name, or one of {', '.join(DISTRIBUTIONS)}")
     arguments = {}
     for argument in DISTRIBUTIONS[name]:
-        value = getattr(dist, argument)
+        value = getattr(dist, ATTRIBUTES.get(argument, argument))
         arguments[argument] = _describe(value, shelf) if isinstance(value, td.Distribution) else shelf.put(value)
     return {"class": name, "arguments": arguments}
 

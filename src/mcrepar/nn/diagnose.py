@@ -27,7 +27,7 @@ STILL = 0.05  # of a log scale that has hardly moved
 EVEN = 0.05  # the spread of moves over their mean, below which an optimizer's largest steps made them
 MOST = 0.9  # of the weights
 SAMPLE = 20_000  # weights of a tensor that are compared with the prior
-BLOCK = 2**16  # densities that are evaluated at once, which fit into a cache
+DENSITIES = 2**16  # densities that are evaluated at once, which fit into a cache
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def _normal_kl(mean: Tensor, std: Tensor, p: Prior) -> Tensor:
     nodes = torch.linspace(-6, 6, 201, dtype=torch.float64)
     weights = torch.softmax(-0.5 * nodes.square(), 0)
     cross = torch.zeros_like(mean)
-    block = max(1, BLOCK // max(1, mean.numel()))
+    block = max(1, DENSITIES // max(1, mean.numel()))
     for k in range(0, len(nodes), block):
         some, share = nodes[k : k + block].to(mean), weights[k : k + block].to(mean)
         cross += share @ p.log_prob(mean + some[:, None] * std)

@@ -1,29 +1,36 @@
-"""Random tensors of a small network that share families, as one row of weights: one draw and one KL for all of them.
+"""The random tensors of a network that are drawn, summed and differentiated together.
 
-A step of a small network is spent between operations and not in them, so that their number is all that counts. What
-is the same at every step (noise, products of the KL, constants) is computed once. All operations are plain torch,
-which compiles, maps and differentiates them. In large networks copies into a row would cost more than they save.
+Those of a small network that share families are one row of weights, with one draw and one KL: a step is spent between
+operations and not in them, so that their number is all that counts. What is the same at every step (noise, products of
+the KL, constants) is computed once. All operations are plain torch, which compiles, maps and differentiates them.
+In large networks copies into a row would cost more than they save: on a CPU their tensors are gone through in one pass.
+Compiled and mapped functions, and parameters that are no plain tensors, go through the tensors one by one instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
-from mcrepar.divergence.methods import wide_dtype
-from mcrepar.nn.network_pass import SHARED, NetworkPass
-from mcrepar.nn.random_tensor import RandomTensor, random_tensors
-from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl
+from mcrepar.divergence.contraction import Fixed
+from mcrepar.divergence.joint_pass import Recipe, Theta, run
+from mcrepar.divergence.methods import METHODS
+from mcrepar.errors import MethodError
+from mcrepar.nn.locks import during
+from mcrepar.nn.random_tensor import RandomTensor, named, random_tensors
+from mcrepar.nn.row_divergence import Divergence, elementwise_kl, fixed_kl, row_posterior
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -33,30 +40,27 @@ Names = tuple[str, ...]
 Members = Sequence[tuple[Names, Any]]  # random tensors with all of their names
 Row = tuple[Tensor | None, Tensor]
 SMALL = 2**16  # weights of a network on a CPU up to which its tensors are put in rows
+SHARED: ContextVar[dict[tuple[int, ...], Any] | None] = ContextVar("what a step computes once", default=None)
+BUCKET = 2**22  # weights whose gradients leave together where processes exchange them while others are computed
+
+
+def shared_step() -> dict[tuple[int, ...], Any] | None:
+    """What has been computed in a step that is under way; None where there is none."""
+    return None if torch.compiler.is_compiling() else SHARED.get()
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Random tensors as one row.
+    """Random tensors as one row."""
 
-    Args:
-        tensors: in their order in the network.
-        names: of each of them there.
-        sizes: their numbers of weights.
-        places: the number of the tensor that a weight of the row belongs to.
-        posterior: a template of their family.
-        noise: of the first; that of others may have another size.
-        located: whether they have locations, learned or fixed.
-        kl: from the posterior of the row to the sum of their KLs; None where the group serves draws alone.
-    """
-
-    tensors: list[RandomTensor]
-    names: list[Names]
-    sizes: list[int]
-    places: Tensor
-    posterior: Posterior
-    noise: Noise
-    located: bool
+    tensors: list[RandomTensor]  # in their order in the network
+    names: list[Names]  # of each of them there
+    sizes: list[int]  # their numbers of weights
+    places: Tensor  # the number of the tensor that a weight of the row belongs to
+    posterior: Posterior  # a template of their family
+    noise: Noise  # of the first; that of others may have another size
+    located: bool  # whether they have locations, learned or fixed
+    # from the posterior of the row to the sum of their KLs; None where the group serves draws alone
     kl: Divergence | None = None
 
     @classmethod
@@ -80,7 +84,7 @@ class Group:
 
     def row(self) -> Row:
         """Locations and log scales of all weights."""
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        shared = shared_step()
         if shared is not None and self.key in shared:
             row: Row = shared[self.key]
             return row
@@ -98,58 +102,117 @@ class Group:
             xi = self.noise.draw_rows(source, draws or 1, self.sizes, self.places)
         scale, xi = log_scale.exp(), xi if draws else xi[0]
         w = self.posterior.form.outer.apply(scale * xi if loc is None else torch.addcmul(loc, scale, xi))
-        if draws:
-            rows = torch.split_with_sizes(w, self.sizes, -1)
-            parts: Sequence[Tensor] = [
-                row.view(draws, *tensor.shape) for row, tensor in zip(rows, self.tensors, strict=True)
-            ]
-        else:  # the backward of a split is one operation
-            rows = torch.split_with_sizes(w, self.sizes)
-            parts = [row.view(tensor.log_scale.shape) for row, tensor in zip(rows, self.tensors, strict=True)]
-        whole = [tensor.whole(part) for tensor, part in zip(self.tensors, parts, strict=True)]
-        return {name: w for names, w in zip(self.names, whole, strict=True) for name in names}
+        lead = (draws,) if draws else ()
+        rows = torch.split_with_sizes(w, self.sizes, -1)  # its backward is one operation
+        parts = [(t, row.view(*lead, *t.log_scale.shape)) for t, row in zip(self.tensors, rows, strict=True)]
+        return named(zip(self.names, (tensor.whole(part) for tensor, part in parts), strict=True))
 
     def divergence(self, generator: torch.Generator | None = None) -> Tensor:
         """The sum of their KLs, in float64."""
         assert self.kl is not None
-        (loc, log_scale), row = self.row(), self.posterior.row
-        wide = wide_dtype(log_scale.dtype)
-        if wide != log_scale.dtype:
-            loc, log_scale = None if loc is None else loc.to(wide), log_scale.to(wide)
-        learned = row.form.learned_loc
-        fixed = self.posterior.fixed if learned or loc is None else {**self.posterior.fixed, "loc": loc}
-        return self.kl(Posterior(row, fixed, self.noise, loc if learned else None, None, log_scale), generator)
+        return self.kl(row_posterior(self.posterior, self.noise, *self.row()), generator)
 
 
-@contextmanager
-def shared_rows() -> Iterator[None]:
+@dataclass(frozen=True, eq=False)
+class NetworkPass:
+    """The tensors with one pass."""
+
+    tensors: Sequence[RandomTensor]  # in their order in the network, of one dtype
+    names: Sequence[Names]  # of each of them there
+    recipes: Sequence[Recipe]  # of each of them
+    summed: bool  # whether the recipes have the KLs
+    rooms: dict[int, list[list[Tensor]]] = field(default_factory=dict)  # memory of weights, by bucket
+
+    @classmethod
+    def of(cls, members: Sequence[tuple[Names, RandomTensor]]) -> NetworkPass:
+        """The pass of these tensors, which sums their KLs where all of them are fixed contractions."""
+        tensors = [tensor for _, tensor in members]
+        posteriors, fixed = [tensor.posterior for tensor in tensors], [tensor.fixed_products() for tensor in tensors]
+        recipes = [Recipe(q.noise, q.form, kl or Fixed()) for q, kl in zip(posteriors, fixed, strict=True)]
+        return cls(tensors, [names for names, _ in members], recipes, None not in fixed)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells it from groups and other passes."""
+        return (id(self),)
+
+    def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Fresh weights by their names. Inside of a step, the KL is summed too."""
+        shared = shared_step()
+        if not self._plain() or (shared is None and torch.is_grad_enabled()):  # the pass saves parameters for backward
+            return named(zip(self.names, (tensor.draw(generator) for tensor in self.tensors), strict=True))
+        beside = self.summed and shared is not None and self.key not in shared
+        found, kl = self._run(True, beside, generator)
+        if beside and shared is not None:
+            shared[self.key] = kl
+        whole = [tensor.whole(w) for tensor, w in zip(self.tensors, found, strict=True)]
+        return named(zip(self.names, whole, strict=True))
+
+    def divergence(self, generator: torch.Generator | None = None) -> Tensor:
+        """The sum of the KLs, in float64: the one that was summed beside a draw, where there is one."""
+        shared = shared_step()
+        if shared is not None and self.key in shared:
+            found: Tensor = shared[self.key]
+            return found
+        if not self._plain():
+            return torch.stack([tensor.divergence(None, generator) for tensor in self.tensors]).sum()
+        return self._run(False, True, generator)[1]
+
+    def _run(self, sample: bool, summed: bool, generator: torch.Generator | None) -> tuple[list[Tensor], Tensor]:
+        weights: list[Tensor] = []
+        kls: list[Tensor] = []
+        for thetas, recipes in self._buckets():
+            chosen = recipes if summed else [replace(r, kl=Fixed()) for r in recipes]
+            found, kl = run(thetas, chosen, sample, generator, self.rooms.setdefault(len(kls), []))
+            weights += found
+            kls.append(kl)
+        return weights, kls[0] if len(kls) == 1 else torch.stack(kls).sum()
+
+    def _buckets(self) -> Iterator[tuple[list[Theta], list[Recipe]]]:
+        """All tensors at once; in a group of processes runs of them, so that gradients are exchanged meanwhile."""
+        sizes = [tensor.log_scale.numel() for tensor in self.tensors]
+        ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        every = zip(self.tensors, self.recipes, ends, strict=True)
+        for _, bucket in groupby(every, lambda one: one[2] // BUCKET if several else 0):
+            pairs = list(bucket)
+            yield [(tensor.centre, tensor.log_scale) for tensor, _, _ in pairs], [recipe for _, recipe, _ in pairs]
+
+    def _plain(self) -> bool:
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        return all(type(tensor.log_scale) in (Tensor, nn.Parameter) for tensor in self.tensors)
+
+
+def refuse_shards(tensors: Sequence[RandomTensor]) -> None:
+    """Refuse tensors of which this process has a shard: fully_shard(bnn) makes them whole inside of bnn(x) only."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.tensor import DTensor
+
+        if any(isinstance(tensor.log_scale, DTensor) for tensor in tensors):
+            raise MethodError(
+                "a draw from parameters that are sharded among processes",
+                "they are whole only inside of bnn(x), and there only if the network is sharded as one",
+                "fully_shard(bnn) without fully_shard of its parts, and bnn(x) or elbo; for predictions, load a full "
+                "state_dict into a network that is not sharded",
+            )
+
+
+def shared_rows() -> AbstractContextManager[None]:
     """A context in which no parameter changes: draws and KLs of a group read its row once."""
-    token = SHARED.set({})
-    try:
-        yield
-    finally:
-        SHARED.reset(token)
+    return during(SHARED, {})
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How the tensors of a network are grouped.
+    """How the tensors of a network are grouped."""
 
-    Args:
-        looks: what the network looked like.
-        tensors: all tensors of random numbers.
-        drawn: the groups that are drawn as a row.
-        drawn_apart: the tensors that are drawn by themselves.
-        summed: the groups that have one KL.
-        summed_apart: the tensors that have a KL of their own.
-    """
-
-    looks: Sequence[Any] = ()
-    tensors: Sequence[RandomTensor] = ()
-    drawn: Sequence[Group | NetworkPass] = ()
-    drawn_apart: Members = ()
-    summed: Sequence[Group | NetworkPass] = ()
-    summed_apart: Sequence[RandomTensor] = ()
+    looks: Sequence[Any] = ()  # what the network looked like
+    tensors: Sequence[RandomTensor] = ()  # all tensors of random numbers
+    drawn: Sequence[Group | NetworkPass] = ()  # the groups that are drawn as a row
+    drawn_apart: Members = ()  # the tensors that are drawn by themselves
+    summed: Sequence[Group | NetworkPass] = ()  # the groups that have one KL
+    summed_apart: Sequence[RandomTensor] = ()  # the tensors that have a KL of their own
 
 
 class Groups:
@@ -164,11 +227,12 @@ class Groups:
 
     def of(self, bnn: BayesianModule) -> Layout:
         """The groups of a network as it is now."""
-        shared = None if torch.compiler.is_compiling() else SHARED.get()
+        shared = shared_step()
         if shared is not None and (id(self),) in shared:
             layout: Layout = shared[(id(self),)]
             return layout
-        looks = [bnn] if bnn.members else [_look(tensor) for tensor in bnn.latents._modules.values()]
+        tensors: Iterable[Any] = bnn.latents._modules.values()
+        looks = [*METHODS.values(), *([bnn] if bnn.members else map(_look, tensors))]  # users may add methods
         if looks != self.kept.looks:
             self.kept = _layout(looks, list(random_tensors(bnn).items()))
         if shared is not None:

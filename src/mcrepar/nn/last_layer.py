@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +28,7 @@ from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichl
 from mcrepar.likelihoods.likelihood import log_prob_of_square
 from mcrepar.nn.preactivation import Preactivation
 
-NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
+GAUSS_NODES = 20  # of a Gauss rule: error below 1e-4 for standard deviations of u up to 2
 CHUNK = 2**18  # elements of noise that a stream holds at once
 TAYLOR = (-math.log(2), 1 / 2, -1 / 8, 0.0, 1 / 192)  # of log sigmoid(u) about 0
 
@@ -63,7 +64,22 @@ def log_prob(
         why = f"{type(likelihood).__name__} has no such method"
         raise MethodError(f"last_layer_method={method!r}", why, " or ".join(map(repr, methods)))
     default = "stream" if m is not None and "stream" in methods else next(iter(methods))
-    return methods[method or default](likelihood, u, y, m, generator)
+    return methods[method or default](Ask(likelihood, u, y, m, generator))
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """What is asked for: the mean of log p(y | u) over some draws of u, or over all."""
+
+    likelihood: Any
+    u: Preactivation
+    y: Tensor
+    draws: int | None
+    generator: torch.Generator | None
+
+    def deviations(self) -> tuple[Tensor, Tensor]:
+        """The means of u - a and of its square."""
+        return self.u.deviations(self.draws, self.generator)
 
 
 def _draws(draws: object) -> int | None:
@@ -74,46 +90,37 @@ def _draws(draws: object) -> int | None:
     return draws
 
 
-def _square(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _square(ask: Ask) -> Tensor:
     """Regression: (y - a)^2 - 2 (y - a) b t1 + b^2 t2."""
-    first, second = u.deviations(draws, generator)
-    target, log_scale = likelihood.target(u.loc, y)
-    residual = target - u.loc
+    first, second = ask.deviations()
+    target, log_scale = ask.likelihood.target(ask.u.loc, ask.y)
+    residual = target - ask.u.loc
     return log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
 
 
-def _bound(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _bound(ask: Ask) -> Tensor:
     """Jaakkola-Jordan: log sigmoid(u) >= log sigmoid(e) + (u - e) / 2 - lambda(e) (u^2 - e^2), at e^2 = E u^2.
 
     The best e is a stationary point, so no gradient goes through it.
     """
+    u = ask.u
     with torch.no_grad():
         e2 = (u.loc.square() + u.deviations(None)[1]).clamp_min(torch.finfo(u.loc.dtype).tiny)
         e = e2.sqrt()
         curve = torch.tanh(e / 2) / (4 * e)
         constant = F.logsigmoid(e) - e / 2 + curve * e2
-    return _quadratic(u, y, draws, generator, constant, -curve)
+    return _quadratic(ask, constant, -curve)
 
 
-def _cumulants(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _cumulants(ask: Ask) -> Tensor:
     """E log softmax_y(u) >= a_y - log sum_c exp(a_c + K_c), K_c = log E exp(u_c - a_c): a bound, by Jensen."""
-    if draws is not None:
-        why = "the bound is that of infinitely many draws and takes none"
-        raise MethodError(f"last_layer_draws={draws} with last_layer_method='bound'", why, "last_layer_draws='exact'")
-    k = sum((part.cumulant for part in u.parts), torch.zeros_like(u.loc))
-    bound: Tensor = likelihood.expected_log_prob(u.loc, 2 * k, y)
+    _refuse_draws(ask, "bound", "the bound is that")
+    k = sum((part.cumulant for part in ask.u.parts), torch.zeros_like(ask.u.loc))
+    bound: Tensor = ask.likelihood.expected_log_prob(ask.u.loc, 2 * k, ask.y)
     return bound
 
 
-def _taylor(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _taylor(ask: Ask) -> Tensor:
     """The polynomial log sigmoid(u) ~ -log 2 + u/2 - u^2/8 (the paper prints u^2/4)."""
     warnings.warn(
         "the Taylor polynomial of the Bernoulli likelihood has an optimum at |u| = 2 that log p has not; "
@@ -121,49 +128,36 @@ def _taylor(
         TaylorWarning,
         stacklevel=4,
     )
-    return _quadratic(u, y, draws, generator, TAYLOR[0], TAYLOR[2])
+    return _quadratic(ask, TAYLOR[0], TAYLOR[2])
 
 
-def _quadratic(
-    u: Preactivation,
-    y: Tensor,
-    draws: int | None,
-    generator: torch.Generator | None,
-    constant: Tensor | float,
-    curve: Tensor | float,
-) -> Tensor:
+def _quadratic(ask: Ask, constant: Tensor | float, curve: Tensor | float) -> Tensor:
     """The mean of constant + (y - 1/2) u + curve u^2."""
-    first, second = u.deviations(draws, generator)
-    square = u.loc.square() + 2 * u.loc * first + second
-    values = constant + (y.to(u.loc.dtype) - 0.5) * (u.loc + first) + curve * square
+    (first, second), loc = ask.deviations(), ask.u.loc
+    square = loc.square() + 2 * loc * first + second
+    values = constant + (ask.y.to(loc.dtype) - 0.5) * (loc + first) + curve * square
     return values.reshape(len(values), -1).sum(1)
 
 
-def _stream(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _stream(ask: Ask) -> Tensor:
     """mean_i log p(y | u_i) with its gradient accumulated beside it (Theorem S1)."""
+    u, draws = ask.u, ask.draws
     if draws is None:
         raise MethodError("last_layer_draws='exact'", "this mean has no closed form", "a number such as 1000")
 
     def nodes() -> Iterator[tuple[list[Tensor], Tensor]]:
         chunk = max(1, CHUNK // u.loc.numel())
         for first in range(0, draws, chunk):
-            zetas = u.draw(min(chunk, draws - first), generator)
+            zetas = u.draw(min(chunk, draws - first), ask.generator)
             yield zetas, zetas[0].new_full((len(zetas[0]),), 1 / draws)
 
-    return _mean(likelihood, u, y, nodes)
+    return _mean(ask, nodes)
 
 
-def _quadrature(
-    likelihood: Any, u: Preactivation, y: Tensor, draws: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _quadrature(ask: Ask) -> Tensor:
     """sum_n omega_n log p(y | a + b x_n), the product of two rules for two parts."""
-    if draws is not None:
-        why = "quadrature computes the limit of infinitely many draws and takes none"
-        raise MethodError(
-            f"last_layer_draws={draws} with last_layer_method='quadrature'", why, "last_layer_draws='exact'"
-        )
+    _refuse_draws(ask, "quadrature", "quadrature computes the limit")
+    u = ask.u
     rules = [_gauss(part.noise) for part in u.parts]
     points = np.stack(np.meshgrid(*(x for x, _ in rules), indexing="ij")).reshape(len(rules), -1)
     weights = np.prod(np.meshgrid(*(w for _, w in rules), indexing="ij"), axis=0).reshape(-1)
@@ -174,7 +168,13 @@ def _quadrature(
             x, omega = (torch.as_tensor(v[..., first : first + chunk]).to(u.loc) for v in (points, weights))
             yield [row.view(-1, *[1] * u.loc.dim()) for row in x], omega
 
-    return _mean(likelihood, u, y, nodes)
+    return _mean(ask, nodes)
+
+
+def _refuse_draws(ask: Ask, method: str, what: str) -> None:
+    if ask.draws is not None:
+        asked = f"last_layer_draws={ask.draws} with last_layer_method={method!r}"
+        raise MethodError(asked, f"{what} of infinitely many draws and takes none", "last_layer_draws='exact'")
 
 
 @lru_cache(maxsize=64)
@@ -182,7 +182,7 @@ def _gauss(noise: Noise) -> Rule:
     """The Gauss rule of one coordinate of the noise: Lanczos on its fine rule, then the eigenvalues."""
     x, weights = noise.nodes()
     basis = [np.sqrt(weights)]
-    for _ in range(NODES - 1):
+    for _ in range(GAUSS_NODES - 1):
         v = x * basis[-1]
         for _ in range(2):  # orthogonal to rounding
             v = v - np.array(basis).T @ (np.array(basis) @ v)
@@ -195,9 +195,9 @@ def _gauss(noise: Noise) -> Rule:
 Nodes = Callable[[], Iterator[tuple[list[Tensor], Tensor]]]  # zeta of every part (nodes, ...), and their weights
 
 
-def _mean(likelihood: Likelihood, u: Preactivation, y: Tensor, nodes: Nodes) -> Tensor:
-    spreads = [part.spread for part in u.parts]
-    mean: Tensor = _Mean.apply(likelihood, y, nodes, u.loc, *spreads)  # type: ignore[no-untyped-call]
+def _mean(ask: Ask, nodes: Nodes) -> Tensor:
+    spreads = [part.spread for part in ask.u.parts]
+    mean: Tensor = _Mean.apply(ask.likelihood, ask.y, nodes, ask.u.loc, *spreads)  # type: ignore[no-untyped-call]
     return mean
 
 
@@ -227,10 +227,8 @@ class _Mean(torch.autograd.Function):
         return None, None, None, *(grad.view(-1, *[1] * (s.dim() - 1)) * s for s in ctx.saved_tensors)
 
 
-LastLayerEstimate = Callable[[Any, Preactivation, Tensor, int | None, torch.Generator | None], Tensor]
-LAST_LAYER_METHODS: dict[
-    type[Likelihood], dict[str, LastLayerEstimate]
-] = {  # by default "stream" for M draws, else the first
+# By default "stream" for M draws, else the first.
+LAST_LAYER_METHODS: dict[type[Likelihood], dict[str, Callable[[Ask], Tensor]]] = {
     Normal: {"tuple": _square},
     Bernoulli: {"quadrature": _quadrature, "bound": _bound, "taylor": _taylor, "stream": _stream},
     Categorical: {"bound": _cumulants, "stream": _stream},

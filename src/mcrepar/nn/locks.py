@@ -22,9 +22,10 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet, ref
 
 import torch
@@ -35,6 +36,7 @@ from mcrepar.errors import MethodError
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
+T = TypeVar("T")
 PATIENCE = 30.0  # seconds that a fork waits for forwards of other threads
 
 _LOCKS: WeakSet[Lock] = WeakSet()
@@ -143,23 +145,23 @@ if sys.platform != "win32":  # a fork may come at any time after a lock was made
 
 
 @contextlib.contextmanager
-def predicting(networks: Iterable[nn.Module]) -> Iterator[None]:
+def during(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """A context in which a variable has this value, for this thread."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def predicting(networks: Iterable[nn.Module]) -> contextlib.AbstractContextManager[None]:
     """A context in which this thread runs these Bayesian neural networks in eval mode, and no other thread does."""
-    token = _PREDICTED.set(_PREDICTED.get() | {id(network) for network in networks})
-    try:
-        yield
-    finally:
-        _PREDICTED.reset(token)
+    return during(_PREDICTED, _PREDICTED.get() | {id(network) for network in networks})
 
 
-@contextlib.contextmanager
-def measuring() -> Iterator[None]:
+def measuring() -> contextlib.AbstractContextManager[None]:
     """A context in which modes are as they are set."""
-    token = _PREDICTED.set(frozenset())
-    try:
-        yield
-    finally:
-        _PREDICTED.reset(token)
+    return during(_PREDICTED, frozenset())
 
 
 def own_mode(bnn: BayesianModule) -> contextlib.AbstractContextManager[None]:
@@ -192,4 +194,19 @@ def note_training(network: nn.Module, lock: Lock) -> None:
             "the layers around its Bayesian ones are in eval mode until that prediction ends",
             "copy.deepcopy(net) for the predictions, or train when they are done",
         )
+    if lock.trainer is None and not torch.compiler.is_compiling():
+        _warn_of_halves(network)
     lock.trainer = ref(threading.current_thread())
+
+
+def _warn_of_halves(network: nn.Module) -> None:
+    """Say before a network is trained that steps of an optimizer vanish in the rounding of its scales."""
+    scales = [p for name, p in network.named_parameters() if name.endswith("log_scale") and p.requires_grad]
+    half = next((p.dtype for p in scales if torch.finfo(p.dtype).bits < 32), None)
+    if half is not None:
+        warnings.warn(
+            f"the scales of the posterior are learned as {half}, in which log_scale = -5 has no neighbour nearer than "
+            f"{4 * torch.finfo(half).eps:.1g}: smaller steps of an optimizer leave it where it is; keep the parameters "
+            "in float32 and train under torch.autocast",
+            stacklevel=2,
+        )

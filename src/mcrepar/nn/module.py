@@ -22,9 +22,8 @@ from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.checkpointing import remember_as
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS, least_noisy
-from mcrepar.nn.groups import Groups
+from mcrepar.nn.groups import Groups, refuse_shards
 from mcrepar.nn.locks import note_training
-from mcrepar.nn.network_pass import refuse_shards
 from mcrepar.nn.options import check_place, check_structure, chosen_options
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.rank1 import RankOne, rank_one, with_factors

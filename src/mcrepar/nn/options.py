@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from mcrepar.distributions.posterior import Posterior
+from mcrepar.distributions.posterior import check_posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.distributions.torch_priors import as_prior
@@ -19,7 +20,7 @@ from mcrepar.divergence.methods import Estimator
 from mcrepar.divergence.plan import plan_pair
 from mcrepar.errors import McreparError, MethodError, ParameterError
 from mcrepar.nn.forwards import FORWARDS
-from mcrepar.nn.random_tensor import Options, check_signs, without_row
+from mcrepar.nn.random_tensor import Options, without_row
 from mcrepar.nn.rank1 import check_factors, factor_posterior, factor_prior
 from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, unit
 from mcrepar.validation import whole_number
@@ -78,8 +79,7 @@ def _options(given: Mapping[str, Any], factored: bool) -> Options:
     if isinstance(p, str):
         p = factor_prior(p) if factored else prior_of(p)
     p = as_prior(p)
-    if not isinstance(q, Posterior):
-        raise ParameterError(f"a posterior of type {type(q).__name__}", "it has no noise", "posterior(name, ...)")
+    q = check_posterior(q)
     if p.row is not None and not p.row.learned and any(tensor.requires_grad for tensor in p.tensors.values()):
         why = "a network that learned its parameters would fit them to the posterior, and not the reverse"
         raise ParameterError(f"prior {p.name!r} with a tensor that requires grad", why, "numbers")
@@ -104,10 +104,22 @@ def check_place(place: Place, options: Options, forward: str, factored: bool = F
         plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
         plan.decide(options.estimator)
         if not factored:
-            check_signs(place.name, place.parameter, options)
+            _check_signs(place.name, place.parameter, options)
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
         q = options.posterior.bind(validate=False, log_scale=free, **learned)
         check_objects(q, p.sketch().filled(**({"loc": free} if options.pretrained else {})), None)
         FORWARDS[forward].check(options.posterior, place)
     except McreparError as error:
         raise error.within(place.name) from None
+
+
+def _check_signs(name: str, values: Tensor, options: Options) -> None:
+    """Refuse a posterior on the half-line for weights of both signs, unless the user chose what becomes of them."""
+    row = options.posterior.row
+    if row.support.lower < 0 or options.signs or not bool((values < 0).any()):
+        return
+    raise MethodError(
+        f"posterior {row.name!r} for {name}",
+        "it makes every weight positive, and the network has negative ones",
+        "signs='keep' to multiply the samples by the network's signs, or signs='positive' to drop them",
+    )

@@ -31,19 +31,12 @@ AT_ONCE = 30  # draws from which every noise has a distribution of its means, wi
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one random tensor adds to the output: sqrt(square) * zeta.
+    """What one random tensor adds to the output: sqrt(square) * zeta."""
 
-    Args:
-        square: b^2, in the shape of the output.
-        noise: of the whole tensor.
-        tensor: the random tensor.
-        features: what multiplies it; None for a bias.
-    """
-
-    square: Tensor
-    noise: Noise
+    square: Tensor  # b^2, in the shape of the output
+    noise: Noise  # of the whole tensor
     tensor: RandomTensor | None = None
-    features: Tensor | None = None
+    features: Tensor | None = None  # what multiplies it; None for a bias
 
     @property
     def spread(self) -> Tensor:
@@ -81,15 +74,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Preactivation:
-    """The distribution of the last layer's output given its input: u = loc + sum of the parts.
+    """The distribution of the last layer's output given its input: u = loc + sum of the parts."""
 
-    Args:
-        loc: a, (batch, ..., outputs).
-        parts: one for independent Normal noise, one for every tensor of Radial noise.
-    """
-
-    loc: Tensor
-    parts: tuple[Part, ...]
+    loc: Tensor  # a, (batch, ..., outputs)
+    parts: tuple[Part, ...]  # one for independent Normal noise, one for every tensor of Radial noise
 
     def source(self, generator: torch.Generator | None) -> Source:
         """Of random numbers."""

@@ -7,7 +7,7 @@ location) has an infinite gradient under a radial prior, and under forward="loca
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,11 @@ from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.contraction import Fixed
-from mcrepar.divergence.fused import unflat
 from mcrepar.divergence.kl import apply_plan, check_finite, fixed_products
-from mcrepar.divergence.methods import Estimator
+from mcrepar.divergence.methods import METHODS, Estimator, Method
 from mcrepar.divergence.plan import Plan, plan_pair
-from mcrepar.errors import McreparError, MethodError
+from mcrepar.divergence.sums import memory_order, unflat
+from mcrepar.errors import McreparError
 
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
@@ -86,7 +86,7 @@ class RandomTensor(nn.Module):
         self.name = name
         self.options = options
         self.hold = hold
-        self.plan: Plan | None = None  # of the pair, which never changes
+        self.plan: tuple[tuple[Method, ...], Plan] | None = None  # of the pair, which never changes, and the methods
         self.settled: Callable[[Posterior, torch.Generator | None], Tensor] | None = None  # the KL in a compiled graph
         self.register_buffer("held", None if hold is None else values.detach()[hold].clone())
         row, values = options.posterior.row, without_row(values.detach(), hold)
@@ -166,10 +166,11 @@ class RandomTensor(nn.Module):
         return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator, transformed())
 
     def planned(self, q: Posterior, p: Prior) -> Plan:
-        """The plan of the pair, made once."""
-        if self.plan is None:
-            self.plan = plan_pair(q, p)
-        return self.plan
+        """The plan of the pair, made once for a table of methods."""
+        methods = tuple(METHODS.values())  # to which users may add
+        if self.plan is None or self.plan[0] != methods:
+            self.plan = methods, plan_pair(q, p)
+        return self.plan[1]
 
     def fixed_products(self) -> Fixed | None:
         """The products and the constant of the KL, where they are the same at every step."""
@@ -282,8 +283,7 @@ def median(noise: Noise) -> float:
 
 def laid_out(row: Tensor, reference: Tensor) -> Tensor:
     """A row of iid numbers in the shape and memory layout of `reference`, without a copy."""
-    strides = reference.stride()
-    return unflat(row, reference.shape, sorted(range(len(strides)), key=lambda k: -strides[k]))
+    return unflat(row, reference.shape, memory_order([reference]))
 
 
 class _Moved(torch.autograd.Function):
@@ -325,24 +325,17 @@ def without_row(values: Tensor, row: int | None) -> Tensor:
     return values if row is None else torch.cat([values[:row], values[row + 1 :]])
 
 
-def check_signs(name: str, values: Tensor, options: Options) -> None:
-    """Refuse a posterior on the half-line for weights of both signs, unless the user chose what becomes of them."""
-    row = options.posterior.row
-    if row.support.lower < 0 or options.signs or not bool((values < 0).any()):
-        return
-    raise MethodError(
-        f"posterior {row.name!r} for {name}",
-        "it makes every weight positive, and the network has negative ones",
-        "signs='keep' to multiply the samples by the network's signs, or signs='positive' to drop them",
-    )
-
-
 def random_tensors(bnn: BayesianModule) -> dict[tuple[str, ...], RandomTensor | RankOne]:
     """The random tensors of a network, by all names that the network gives them."""
     found: Any = bnn.latents
     return {bnn.names[key]: tensor for key, tensor in found.items()}
 
 
+def named(made: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
+    """Tensors by each of their names."""
+    return {name: w for names, w in made for name in names}
+
+
 def each_named(bnn: BayesianModule, make: Callable[[RandomTensor | RankOne], Tensor]) -> dict[str, Tensor]:
     """What is made of every random tensor of a network, by all of its names."""
-    return {name: w for names, tensor in random_tensors(bnn).items() for w in [make(tensor)] for name in names}
+    return named((names, make(tensor)) for names, tensor in random_tensors(bnn).items())

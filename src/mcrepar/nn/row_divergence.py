@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
-from mcrepar.divergence.fused import summed, wide_sum
 from mcrepar.divergence.kl import apply_plan
 from mcrepar.divergence.methods import wide_dtype
+from mcrepar.divergence.sums import summed
 from mcrepar.errors import MethodError
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 Divergence = Callable[[Posterior, torch.Generator | None], Tensor]
 Powers = tuple[int, float, int, float]  # a, b, j and c of (loc - c)^a scale^b (log scale - c)^j
 Key = tuple[Monomial | None, Powers]  # and the statistic whose mean is drawn
+
+
+def row_posterior(template: Posterior, noise: Noise, loc: Tensor | None, log_scale: Tensor) -> Posterior:
+    """The posterior of a row of weights, in at least single precision, unchecked."""
+    wide, learned = wide_dtype(log_scale.dtype), template.form.learned_loc
+    loc = None if loc is None else loc.to(wide)
+    fixed = template.fixed if learned or loc is None else {**template.fixed, "loc": loc}
+    return Posterior(template.row, fixed, noise, loc if learned else None, None, log_scale.to(wide))
 
 
 def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | None:
@@ -43,11 +52,17 @@ def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | No
         found = tensor.fixed_products()
         if found is None:
             return None
-        each, rest = found.folded(tensor.posterior)
-        total, draws = total + rest, found.draws
-        for f, tau in each:
+        total, draws = total + found.rest, found.draws
+        for f, tau in found.factors:
             factors[tau, (f.a, f.b, f.j, f.center if f.a or f.j else 0.0)][k] += f.factor
-    live = {key: _per_weight(numbers, tensors) for key, numbers in factors.items() if any(numbers)}
+    like = tensors[0].log_scale
+
+    def each(numbers: list[float]) -> Number:
+        """One number where all tensors have the same, else one for every weight."""
+        alike = len(set(numbers)) == 1
+        return numbers[0] if alike else torch.tensor(numbers, dtype=wide_dtype(like.dtype), device=like.device)[places]
+
+    live = {key: each(numbers) for key, numbers in factors.items() if any(numbers)}
     taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
     sizes = [tensor.log_scale.numel() for tensor in tensors]
     return partial(_contracted, live, total, partial(_means, taus, draws, sizes, places)) if live else None
@@ -89,7 +104,7 @@ def settle(bnn: BayesianModule) -> None:
     for tensor in random_tensors(bnn).values():
         for part in tensor.tensors:
             fixed = part.fixed_products()
-            part.settled = None if fixed is None or fixed.drawn else fixed_kl([part], torch.empty(0))
+            part.settled = None if fixed is None or fixed.taus else fixed_kl([part], torch.empty(0))
 
 
 def plain_kl(bnn: BayesianModule, generator: torch.Generator | None) -> Tensor:
@@ -115,12 +130,8 @@ def _own_kl(tensor: RandomTensor, generator: torch.Generator | None) -> Tensor:
             "fullgraph=True, or use kl_method='exact' with a prior whose parameters are numbers"
         )
         return _outside_of_a_graph(tensor, generator)
-    wide, template = wide_dtype(tensor.log_scale.dtype), tensor.options.posterior
-    loc = None if tensor.centre is None else tensor.centre.to(wide)
-    fixed = template.fixed if tensor.loc is not None or loc is None else {**template.fixed, "loc": loc}
-    learned = None if tensor.loc is None else loc
-    q = Posterior(template.row, fixed, template.noise, learned, None, tensor.log_scale.to(wide))
-    return tensor.settled(q, generator)
+    template = tensor.options.posterior
+    return tensor.settled(row_posterior(template, template.noise, tensor.centre, tensor.log_scale), generator)
 
 
 @_disable_dynamo
@@ -157,15 +168,3 @@ def _contracted(
 def _less(x: Number, center: float) -> Tensor:
     assert isinstance(x, Tensor)
     return x - center if center else x
-
-
-def _per_weight(numbers: Sequence[float], tensors: Sequence[RandomTensor]) -> Number:
-    """One number where all tensors have the same, else one for every weight."""
-    if len(set(numbers)) == 1:
-        return numbers[0]
-    like = tensors[0].log_scale
-    wide = torch.float64 if wide_sum(like.device) == torch.float64 else torch.float32
-    wide = wide if like.device.type == "cpu" else wide_dtype(like.dtype)
-    each = [(t.log_scale.numel(), x) for x, t in zip(numbers, tensors, strict=True)]
-    parts = [torch.full((size,), x, dtype=wide, device=like.device) for size, x in each]
-    return torch.cat(parts).to(wide_dtype(like.dtype))

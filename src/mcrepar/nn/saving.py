@@ -1,6 +1,6 @@
 """A Bayesian neural network in a folder: tensors in safetensors, everything else in config.json, no code in either.
 
-`description` turns objects into data and back, `folder` writes and reads the two files.
+`description` turns objects into data and back, `model_folder` writes and reads the two files.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mcrepar.nn.description import (
     restore_initial,
     tree_from,
 )
-from mcrepar.nn.folder import read, refuse, write
 from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.model_folder import read, refuse, write
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.random_tensor import Options, random_tensors
 from mcrepar.nn.select import Place, places

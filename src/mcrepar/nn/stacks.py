@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from mcrepar.nn.batches import Batches, Output, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.checkpointing import running
-from mcrepar.nn.groups import SMALL
+from mcrepar.nn.groups import SMALL, Group
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import one_draw
 from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
@@ -30,7 +30,7 @@ from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
 MAX_BYTES = 2**26  # of the weights and activations of a stack
 LARGE = 2**20  # bytes of an activation from which one sample keeps a core busy by itself
 CACHE = 2**19  # bytes of the largest activation of draws that run together: half of a core's cache
-COPIES = 3  # of the largest activation that a forward holds at once
+HELD = 3  # of the largest activation that a forward holds at once
 
 
 def draws_at_once(bnn: nn.Module, batches: Batches, draws: int, output: Output) -> int:
@@ -79,7 +79,7 @@ def stack_size(
         if bnn.groups.tried is None or bnn.groups.tried[0] != look:
             bnn.groups.tried = look, _largest(bnn, args, kwargs, output)
     largest, weights = bnn.groups.tried[1], 8 * _weights(bnn)
-    return 1 if largest is None or largest > LARGE else max(1, (max_bytes or MAX_BYTES) // (weights + COPIES * largest))
+    return 1 if largest is None or largest > LARGE else max(1, (max_bytes or MAX_BYTES) // (weights + HELD * largest))
 
 
 def draw_stack(
@@ -87,7 +87,7 @@ def draw_stack(
 ) -> dict[str, Tensor]:
     """Samples of all weights, (draws, *shape) each, the same as one draw after the other."""
     layout = bnn.groups.of(bnn)
-    if len(layout.drawn) == 1 and not layout.drawn_apart:
+    if len(layout.drawn) == 1 and not layout.drawn_apart and isinstance(layout.drawn[0], Group):
         return layout.drawn[0].draw(generator, draws)
     return stacked([bnn.draw(generator, (first + k) % max(bnn.members, 1)) for k in range(draws)])
 

@@ -135,13 +135,9 @@ def plain_copy(bnn: BayesianModule, weights: Draw) -> nn.Module:
 
 @dataclass(frozen=True)
 class Guard:
-    """Runs before a layer, which is refused where its weights have not been drawn.
+    """Runs before a layer, which is refused where its weights have not been drawn."""
 
-    Args:
-        names: of the layer's random weights.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the layer's random weights
 
     def __call__(self, layer: nn.Module, args: object) -> None:
         if isinstance(layer, nn.RNNBase):

@@ -136,8 +136,7 @@ def _table_arguments(parser: ArgumentParser) -> None:
 def _table(arguments: Namespace) -> None:
     from importlib.util import find_spec
 
-    from mcrepar.inspect.render import render_table
-    from mcrepar.inspect.table1 import table1
+    from mcrepar.inspect.table1 import render_table, table1
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and find_spec("rich") is not None
     width = shutil.get_terminal_size((100, 24)).columns

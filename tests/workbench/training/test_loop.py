@@ -356,7 +356,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(good, tmp_path, monkeypa
 
 def test_a_model_that_cannot_be_written_can_be_had_later(good, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr("mcrepar.nn.folder.write_file", no_space)
+        patch.setattr("mcrepar.nn.model_folder.write_file", no_space)
         with pytest.raises(ParameterError, match=r"could not be written\. Use mcrepar train --resume"):
             train(config(tmp_path))
     assert "No space" in capsys.readouterr().err

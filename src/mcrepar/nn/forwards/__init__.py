@@ -31,14 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Forward:
-    """One way in which weights are drawn in a forward.
+    """One way in which weights are drawn in a forward."""
 
-    Args:
-        run: run(bnn, args, kwargs) is the network's output.
-        check: check(posterior, place) refuses a family or a layer that it does not suit.
-    """
-
+    # run(bnn, args, kwargs) is the network's output
     run: Callable[[BayesianModule, tuple[Any, ...], Mapping[str, Any]], Any]
+    # check(posterior, place) refuses a family or a layer that it does not suit
     check: Callable[[Posterior, Place], None] = lambda posterior, place: None
 
 

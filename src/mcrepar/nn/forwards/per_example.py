@@ -84,19 +84,12 @@ def _by_loop(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """The arguments of a forward as leaves, of which some hold the examples.
+    """The arguments of a forward as leaves, of which some hold the examples."""
 
-    Args:
-        leaves: all arguments.
-        spec: of their tree.
-        batched: which of them have the examples in dimension 0.
-        size: the number of examples.
-    """
-
-    leaves: list[Any]
-    spec: Any
-    batched: list[bool]
-    size: int
+    leaves: list[Any]  # all arguments
+    spec: Any  # of their tree
+    batched: list[bool]  # which of them have the examples in dimension 0
+    size: int  # the number of examples
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Data:

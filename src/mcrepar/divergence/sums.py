@@ -1,11 +1,12 @@
-"""The sums of a contraction and their gradient as one autograd.Function, in blocks.
+"""Sums of n(theta) t over the weights, and their gradient, as one autograd.Function, in blocks.
 
 It saves theta and t for the backward and nothing else; with create_graph=True its backward is plain torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,6 @@ from mcrepar.distributions.statistics import Monomial
 
 # In which order the dimensions of a tensor are gone through: as it lies in memory; None is the logical order.
 Order = list[int] | None
-
-COPIES = 8  # temporaries of a block that live at once
-CPU_BLOCK = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 def weight_order(q: Posterior, p: Prior) -> Order:
@@ -58,6 +56,12 @@ def empty_like(x: Tensor, order: Order) -> Tensor:
     for k in reversed(range(x.dim()) if order is None else order):
         strides[k], step = step, step * x.shape[k]
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
+
+
+def block_size(max_bytes: int, dtype: torch.dtype, device: torch.device, copies: int, most: int) -> int:
+    """How many elements a block may hold whose temporaries are `copies` of it; on a CPU at most `most`."""
+    affordable = max(1, max_bytes // (copies * dtype.itemsize))
+    return min(affordable, most) if device.type == "cpu" else affordable
 
 
 def wide_sum(device: torch.device) -> torch.dtype:
@@ -116,12 +120,14 @@ class Sums(torch.autograd.Function):
         kept = iter(tensors)
         ts = tuple(next(kept) if number is None else number for number in ctx.numbers)
         if torch.is_grad_enabled() or grad.device.type != "cpu":  # create_graph=True; or grad is not to be read
-            slopes = _differentiable(ctx.factors, ts, loc, scale, ctx.is_log, ctx.order, grad)
-            return None, None, *slopes, None, None, None
+            point = Point(None if loc is None else flat(loc, ctx.order), flat(scale, ctx.order), ctx.is_log)
+            slopes = point.slopes(zip(ctx.factors, ts, grad.to(scale.dtype).unbind(), strict=True))
+            d_loc, d_scale = (unflat(d, scale.shape, ctx.order) for d in slopes)
+            return None, None, None if loc is None else d_loc, d_scale, None, None, None
         weights = grad.tolist()
-        d_loc = empty_like(loc, ctx.order) if loc is not None and ctx.needs_input_grad[2] else None
-        d_scale = empty_like(scale, ctx.order) if ctx.needs_input_grad[3] else None
-        rows = [None if d is None else flat(d, ctx.order) for d in (d_loc, d_scale)]
+        wanted = zip((loc, scale), ctx.needs_input_grad[2:4], strict=True)
+        found = [empty_like(x, ctx.order) if x is not None and need else None for x, need in wanted]
+        rows = [None if d is None else flat(d, ctx.order) for d in found]
         start = 0
         for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block, ctx.order):
             stop = start + point.size
@@ -130,13 +136,7 @@ class Sums(torch.autograd.Function):
                 if row is not None:
                     combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
             start = stop
-        return None, None, d_loc, d_scale, None, None, None
-
-
-def block_of(scale: Tensor, max_bytes: int) -> int:
-    """How many weights are contracted at once."""
-    most = max(1, max_bytes // (COPIES * scale.dtype.itemsize))
-    return min(most, CPU_BLOCK) if scale.device.type == "cpu" else most
+        return None, None, *found, None, None, None
 
 
 def _points(
@@ -202,6 +202,15 @@ class Point:
         mixed = f.b * self.r(f.center) + f.j  # d (scale^b r^j) = scale^(b-1) r^(j-1) (b r + j)
         return _scaled(weight * f.factor, [*self.powers(f, f.a, power, f.j - 1), mixed], t)
 
+    def slopes(self, jobs: Iterable[tuple[Factor, Number, Tensor]]) -> list[Tensor]:
+        """The sums of both, as graphs of their own for second derivatives; the weights are tensors here."""
+        total = [torch.zeros_like(self.given), torch.zeros_like(self.given)]
+        for f, t, weight in jobs:
+            for k, (number, parts) in enumerate((self.slope_loc(f, t, 1.0), self.slope_scale(f, t, 1.0))):
+                if number:
+                    total[k] = total[k] + math.prod(parts, start=number * weight)
+        return total
+
     def powers(self, f: Factor, a: int, b: float, j: int) -> list[Tensor]:
         """u^a scale^b r^j as tensors to be multiplied."""
         out = []
@@ -253,29 +262,3 @@ def combine(slopes: list[tuple[float, list[Tensor]]], out: Tensor, fresh: bool =
         out.fill_(constant)
     elif constant:
         out.add_(constant)
-
-
-def _differentiable(
-    factors: Sequence[Factor],
-    ts: Sequence[Number],
-    loc: Tensor | None,
-    scale: Tensor,
-    is_log: bool,
-    order: Order,
-    grad: Tensor,
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient as a graph of its own, for double backward."""
-    point = Point(None if loc is None else flat(loc, order), flat(scale, order), is_log)
-
-    def slope(parts: list[tuple[float, list[Tensor]]]) -> Tensor:
-        total = torch.zeros_like(point.given)
-        for (weight, tensors), g in zip(parts, grad.unbind(), strict=True):
-            product = weight * g.to(scale.dtype)
-            for tensor in tensors:
-                product = product * tensor
-            total = total + product
-        return unflat(total, scale.shape, order)
-
-    jobs = list(zip(factors, ts, strict=True))
-    d_loc = None if loc is None else slope([point.slope_loc(f, t, 1.0) for f, t in jobs])
-    return d_loc, slope([point.slope_scale(f, t, 1.0) for f, t in jobs])

@@ -11,9 +11,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call
 
 import mcrepar
-from mcrepar.nn import groups, network_pass
-from mcrepar.nn.groups import shared_rows
-from mcrepar.nn.network_pass import NetworkPass
+from mcrepar.nn import groups
+from mcrepar.nn.groups import NetworkPass, shared_rows
 from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 from tests.nn.networks import Tied
@@ -98,7 +97,7 @@ def test_families_of_several_kinds_share_the_pass():
 
 def test_buckets_of_a_group_of_processes_change_nothing_but_the_noise(monkeypatch):
     bnn, (x, y) = network(), data()
-    monkeypatch.setattr(network_pass, "BUCKET", 10)
+    monkeypatch.setattr(groups, "BUCKET", 10)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     once = bnn.groups.of(bnn).drawn[0]
     assert len(list(once._buckets())) > 2
@@ -194,7 +193,7 @@ def one_process():
 
 
 def test_distributed_data_parallel_has_the_same_gradients(one_process, monkeypatch):
-    monkeypatch.setattr(network_pass, "BUCKET", 10)
+    monkeypatch.setattr(groups, "BUCKET", 10)
     bnn, (x, y) = network(), data()
     twin = copy.deepcopy(bnn)
     for net in (bnn, nn.parallel.DistributedDataParallel(twin)):

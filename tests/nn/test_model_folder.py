@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import mcrepar
 from mcrepar import McreparError, user_files
-from mcrepar.nn import folder as folders
+from mcrepar.nn import model_folder as folders
 from mcrepar.nn.saving import load, save
 from tests.conftest import seeded
 from tests.nn.saved_networks import assert_same, shaken, small
