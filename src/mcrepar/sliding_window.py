@@ -175,8 +175,10 @@ def _checked(image: Tensor, window: Sequence[int], overlap: float) -> tuple[int,
     axes = image.dim() - 1
     if axes not in (2, 3):
         why = f"it has the shape {tuple(image.shape)}"
-        raise ParameterError("predict_image(bnn, image)", why, "one image of (channels, *size), with two or three sides")
-    if not 2 <= len(window) <= axes or not all(isinstance(w, int) and w >= 1 for w in window):
+        raise ParameterError(
+            "predict_image(bnn, image)", why, "one image of (channels, *size), with two or three sides"
+        )
+    if not 2 <= len(window) <= axes or min(window) < 1:
         asked = f"predict_image(window={tuple(window)!r})"
         raise ParameterError(asked, f"the image has {axes} sides", "two lengths for a 2D network, three for a 3D one")
     if not 0 <= overlap < 1:

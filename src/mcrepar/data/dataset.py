@@ -11,6 +11,7 @@ from torch import Tensor
 from mcrepar.data.files import some
 from mcrepar.errors import ParameterError
 
+OUTSIDE = 255  # in the place of a voxel's class where nothing is to be predicted
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation"), "validation"
 )  # as files spell it -> as a Dataset does
@@ -23,7 +24,7 @@ class Split:
     Args:
         x: (N, C, *size), uint8 or float32; (N, C) for features without a place.
         y: (N,), int64 classes (all -1 where there are no labels), or float32 targets of a regression; (N, *size) of
-            uint8 for a class of every pixel or voxel.
+            uint8 for a class of every pixel or voxel, 255 where it does not count.
 
     >>> len(Split(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64)))
     5
@@ -67,8 +68,8 @@ class Split:
 
     @property
     def labels(self) -> Tensor:
-        """All of y that says something, in a row."""
-        return self.y.flatten()
+        """All of y that counts, in a row."""
+        return self.y[self.y != OUTSIDE] if self.y.dtype == torch.uint8 else self.y.flatten()
 
     def at(self, index: Tensor) -> Split:
         """The examples at these places.

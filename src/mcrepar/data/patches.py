@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Lengths = Sequence[int]
+OVERHANG = 4  # random windows may stick out by a quarter of their length before they are shifted to the inside
 
 
 def grid(size: Lengths, window: Lengths, step: Lengths) -> list[tuple[int, ...]]:
@@ -41,36 +42,39 @@ def cut(image: Tensor, corner: Lengths, window: Lengths) -> Tensor:
 
 
 def random_corners(size: Lengths, window: Lengths, generator: torch.Generator | None = None) -> tuple[int, ...]:
-    """A window inside an image, at random: one that may stick out by all but a voxel, shifted to the inside.
+    """A window inside an image, at random: one that may stick out by a quarter of its length, shifted to the inside.
 
-    Shifted windows make up for the few that hold a voxel near an end: it is in at least half as many as any other along
-    each axis (windows that were placed inside at once would hold the first voxel in one of n - w + 1 cases only).
+    Shifted windows make up for the few that hold a voxel near an end: along each axis it is in at least a fifth as many
+    as any other (windows that were placed inside at once would hold the first voxel in one of n - w + 1 cases only).
 
     Args:
         size: of the image.
         window: no longer than the image along any axis.
         generator: where the randomness comes from.
     """
-    ends = [n + w - 1 for n, w in zip(size, window, strict=True)]
+    ends = [n - w + 2 * (w // OVERHANG) + 1 for n, w in zip(size, window, strict=True)]
     drawn = [int(torch.randint(end, (), generator=generator)) for end in ends]
-    return tuple(min(max(k - w + 1, 0), n - w) for k, n, w in zip(drawn, size, window, strict=True))
+    return tuple(min(max(k - w // OVERHANG, 0), n - w) for k, n, w in zip(drawn, size, window, strict=True))
 
 
 def inverse_coverage(size: Lengths, window: Lengths) -> list[Tensor]:
     """For each axis, 1 / P(a voxel is in the window of `random_corners`); their product is that of a voxel.
 
-    P(corner <= v) = (v + w) / (n + w - 1) for 0 <= v < n - w, and P(v inside) = P(corner <= v) - P(corner <= v - w)
+    P(corner <= v) = (v + h + 1) / (n - w + 2 h + 1) for 0 <= v < n - w with h = w // 4, and 1 from there on
+
+    P(v inside) = P(corner <= v) - P(corner <= v - w)
 
     Args:
         size: of the image.
         window: of the windows.
 
-    >>> inverse_coverage((4,), (2,))
-    [tensor([2.5000, 1.2500, 1.2500, 2.5000])]
+    >>> inverse_coverage((6,), (4,))
+    [tensor([2.5000, 1.6667, 1.0000, 1.0000, 1.6667, 2.5000])]
     """
 
     def up_to(v: Tensor, n: int, w: int) -> Tensor:
-        inside = torch.where(v < n - w, (v + w) / (n + w - 1), 1.0)
+        h = w // OVERHANG
+        inside = torch.where(v < n - w, (v + h + 1) / (n - w + 2 * h + 1), 1.0)
         return torch.where(v < 0, 0.0, inside)
 
     places = [torch.arange(n) for n in size]

@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mcrepar.data.dataset import Split
+from mcrepar.data.dataset import OUTSIDE, Split
 from mcrepar.data.patches import cut, random_corners, tiles, weights_of
 from mcrepar.errors import ParameterError
-
-OUTSIDE = 255  # in the place of a label where an image that is smaller than the largest has ended
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class Scan:
 
 @dataclass(frozen=True, eq=False)
 class Scans(Split):
-    """Images and label maps, stacked: x (N, C, X, Y, Z) and y (N, X, Y, Z) of uint8, smaller ones filled up.
+    """Images and label maps, stacked: x (N, C, X, Y, Z) and y (N, X, Y, Z) of uint8, smaller ones filled up by 255.
 
     Args:
         about: what else is known, for each.
@@ -63,11 +61,6 @@ class Scans(Split):
     def repeats(self) -> int:
         """The number of patches of an image in an epoch."""
         return self.patches
-
-    @property
-    def labels(self) -> Tensor:
-        """Those of all voxels, without what fills up smaller images."""
-        return self.y[self.y != OUTSIDE]
 
     @property
     def window(self) -> tuple[int, ...]:
@@ -92,19 +85,27 @@ class Scans(Split):
 
     def middle(self) -> Split:
         """The patch in the middle of every image."""
-        corners = [
-            [tuple((n - w) // 2 for n, w in zip(scan.extent, self.window, strict=True))] for scan in self.about
-        ]
+        corners = [[tuple((n - w) // 2 for n, w in zip(scan.extent, self.window, strict=True))] for scan in self.about]
         return self._patches(list(range(len(self))), corners)
 
     def tiled(self) -> Split:
-        """Patches side by side that cover all images; where they do not fit, the last overlaps the one before."""
-        return self._patches(list(range(len(self))), [list(tiles(scan.extent, self.window)) for scan in self.about])
+        """Patches side by side that hold every voxel; of those that overlap, the first counts, the others have 255."""
+        corners = [list(tiles(scan.extent, self.window)) for scan in self.about]
+        found = self._patches(list(range(len(self))), corners)
+        place = 0
+        for scan, each in zip(self.about, corners, strict=True):
+            seen = torch.zeros(scan.extent, dtype=torch.bool)
+            for corner in each:
+                before = cut(seen, corner, self.window)
+                found.y[place][before.reshape(self.patch)] = OUTSIDE
+                before.fill_(True)
+                place += 1
+        return found
 
     def random_patches(
         self, index: Tensor, classes: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A random patch of each of some images, (batch, C, *patch), and weighted one-hot labels, (batch, classes, *patch).
+        """A random patch of some images, (batch, C, *patch), and weighted one-hot labels, (batch, classes, *patch).
 
         With the weights the mean over patches is an unbiased estimate of the mean over all voxels; see `weights_of`.
 

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mcrepar.data.dataset import PARTS, Dataset, joined
+from mcrepar.data.dataset import OUTSIDE, PARTS, Dataset, joined
 from mcrepar.data.files import existing, refuse, some
 from mcrepar.data.nifti import LARGEST_TABLE, description, filled, open_nifti, scaled, voxels
-from mcrepar.data.scans import OUTSIDE, Scan, Scans, stacked
+from mcrepar.data.scans import Scan, Scans, stacked
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import read_text, write_file
 
@@ -71,7 +71,10 @@ def read_segmentation(
     if find_spec("nibabel") is None:
         raise ParameterError("load('segmentation')", "nibabel is not installed", "pip install nibabel")
     rows = _rows(path)
-    images, labels, about, said = [], [], [], []
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    about: list[Scan] = []
+    said: list[str] = []
     for row in rows:
         image, label, scan, described = _read(row, root)
         _check_patch(row.image, scan.extent, lengths)
@@ -162,7 +165,9 @@ def _read(row: _Row, root: Path) -> tuple[Tensor, Tensor, Scan, str]:
     if not np.allclose(image.affine, label.affine, atol=SAME_PLACE):
         apart = float(np.abs(image.affine - label.affine).max())
         why = f"its affine differs from that of its image {row.image.name} by up to {apart:.3g}"
-        refuse(row.label, why, "a label map in the space of its image: resample it, or copy the affine if that is wrong")
+        refuse(
+            row.label, why, "a label map in the space of its image: resample it, or copy the affine if that is wrong"
+        )
     values = voxels(row.image, image).reshape(*shape, *(1,) * (3 - len(shape)), -1)  # (X, Y, Z, C)
     found = voxels(row.label, label).reshape(*shape, *(1,) * (3 - len(shape)))
     wrong = ~((found >= 0) & (found < OUTSIDE) & (found == np.floor(found)))
@@ -180,7 +185,7 @@ def _read(row: _Row, root: Path) -> tuple[Tensor, Tensor, Scan, str]:
 
 
 def turned(scan: Scan, values: NDArray[Any], back: bool = False) -> NDArray[Any]:
-    """Values with axes that point right, front and up, or back as the file has them; images of one slice stay as they are.
+    """Values with axes that point right, front and up, or back as the file has them; a single slice stays as it is.
 
     Args:
         scan: whose affine says where the axes point.

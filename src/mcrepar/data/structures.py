@@ -23,7 +23,7 @@ from mcrepar.errors import ParameterError
 
 Field = NDArray[np.float64]
 CLASSES = ("background", "organ", "lesion")
-BACKGROUND, ORGAN, LESION, VESSEL = 0.45, 0.7, 0.52, 0.35  # intensities
+BACKGROUND, ORGAN, LESION, VESSEL = 0.45, 0.7, 0.46, 0.35  # intensities
 NOISE, BLUR = 0.07, 1.2  # standard deviation of the noise, and half the width of an edge in voxels
 VISITS = 2
 SPACING = 2.0  # mm
@@ -71,9 +71,7 @@ def read_structures(
     return Dataset("structures", chosen["train"], chosen["validation"], chosen["test"], CLASSES, True, source)
 
 
-def write_structures(
-    folder: str | Path, size: Sequence[int] = (64, 64), subjects: int = 40, seed: int = 0
-) -> Path:
+def write_structures(folder: str | Path, size: Sequence[int] = (64, 64), subjects: int = 40, seed: int = 0) -> Path:
     """The same images as NIfTI files with a table images.csv, for `load("segmentation", root=folder)`.
 
     Args:
@@ -115,7 +113,9 @@ def _affine() -> Field:
     return np.diag([SPACING, SPACING, SPACING, 1.0])
 
 
-def _all(size: tuple[int, ...], subjects: int, seed: int) -> list[tuple[str, str, str, NDArray[np.uint8], NDArray[np.uint8]]]:
+def _all(
+    size: tuple[int, ...], subjects: int, seed: int
+) -> list[tuple[str, str, str, NDArray[np.uint8], NDArray[np.uint8]]]:
     """Name, subject, part, image and label map of every image."""
     ends = [round(subjects * sum(share for _, share in PARTS[: k + 1])) for k in range(len(PARTS))]
     found = []
@@ -127,9 +127,7 @@ def _all(size: tuple[int, ...], subjects: int, seed: int) -> list[tuple[str, str
     return found
 
 
-def image_of(
-    subject: int, visit: int, size: tuple[int, ...], seed: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def image_of(subject: int, visit: int, size: tuple[int, ...], seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """One image and its label map.
 
     Args:

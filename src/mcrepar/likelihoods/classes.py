@@ -12,6 +12,8 @@ from mcrepar.distributions.quadrature import normal_nodes
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods.likelihood import Likelihood, log_prob_of_square, summed, wide
 
+LEFT_OUT = 255  # in a y of uint8, a voxel that does not count
+
 
 class Categorical(Likelihood):
     """One of C classes, with the class dimension 1 as in F.cross_entropy: (batch, C, ...) for a y of (batch, ...).
@@ -68,7 +70,7 @@ class Categorical(Likelihood):
 
 
 class PerVoxel(Categorical):
-    """One of C classes for every pixel or voxel, each of which counts as an example: (batch, C, *size), y (batch, *size).
+    """One of C classes for every voxel, each of which counts as an example: (batch, C, *size) for y (batch, *size).
 
     log p(y_v | u_v) = u_v,y - log sum_c exp(u_v,c), voxel by voxel: (batch * voxels,)
 
@@ -76,13 +78,15 @@ class PerVoxel(Categorical):
     `elbo` takes the mean over the voxels of a batch, and `data_size` is the number of voxels of all training images:
     the loss is then the negative ELBO per voxel, whatever the size of the patches. A y of floats, (batch, C, *size), is
     a label (one-hot or soft) times the weight of its voxel, by which patches can weigh voxels alike that they hold
-    more or less often.
+    more or less often. In a y of uint8, voxels of the value 255 are left out.
 
     >>> PerVoxel().log_prob(torch.zeros(1, 4, 2, 2), torch.zeros(1, 2, 2, dtype=torch.int64)).exp()
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        if y.dtype == torch.uint8:
+            return -F.cross_entropy(output, y.long(), ignore_index=LEFT_OUT, reduction="none")[y != LEFT_OUT]
         target = y.to(output.dtype) if y.is_floating_point() else y.long()
         return -F.cross_entropy(output, target, reduction="none").flatten()
 
@@ -91,7 +95,11 @@ class PerVoxel(Categorical):
         normaliser = torch.logsumexp(mean + 0.5 * variance, 1)
         if y.is_floating_point():
             return ((y.to(mean.dtype) * mean).sum(1) - y.to(mean.dtype).sum(1) * normaliser).flatten()
-        return (mean.gather(1, y.long()[:, None])[:, 0] - normaliser).flatten()
+        kept = y != LEFT_OUT if y.dtype == torch.uint8 else torch.ones_like(y, dtype=torch.bool)
+        return (mean.gather(1, torch.where(kept, y, 0).long()[:, None])[:, 0] - normaliser)[kept]
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        super()._check(output, torch.where(y == LEFT_OUT, 0, y) if y.dtype == torch.uint8 else y)
 
     def _check_output(self, output: Tensor) -> None:
         if output.dim() < 3:

@@ -45,7 +45,7 @@ def dice(label: ArrayLike, y: ArrayLike, structure: int = 1) -> float:
 
 @dataclass
 class _Order:
-    """Voxels by their uncertainty, from the most certain bin to the least: how many there are, and how many are wrong."""
+    """Voxels by their uncertainty, from the most certain bin to the least: how many, and how many are wrong."""
 
     most: float
     count: Ints

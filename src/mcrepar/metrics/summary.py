@@ -149,7 +149,7 @@ REGRESSION: Mapping[str, MetricRow] = {
     "width_90": MetricRow("Width of 90 % intervals", "mean width, in the units of the target", "lower", _width),
 }
 SEGMENTATION: Mapping[str, MetricRow] = {
-    "dice": MetricRow("Dice", "overlap of structures and their segmentations, mean over images and structures", "higher",
+    "dice": MetricRow("Dice", "overlap of structures and segmentations, mean over images and structures", "higher",
                       lambda v: v.dice),
     "voxel_accuracy": MetricRow("Voxel accuracy", "share of voxels whose class is right, background included", "higher",
                                 lambda v: v.accuracy, True),
@@ -227,7 +227,8 @@ def segmentation(counts: VoxelCounts) -> dict[str, float]:
     >>> segmentation(counts)["dice"]
     1.0
     """
-    values = {name: _OF_VOXELS.get(name, row.compute)(counts) for name, row in SEGMENTATION.items()}
+    rows = {name: row.compute for name, row in SEGMENTATION.items()} | _OF_VOXELS
+    values = {name: rows[name](counts) for name in SEGMENTATION}
     return {name: value for name, value in values.items() if value is not None}
 
 

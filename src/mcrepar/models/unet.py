@@ -128,7 +128,11 @@ class UNet2D(nn.Module):
         beside.pop()  # the lowest level joins nothing
         for double, up in zip(self.doublings, self.blocks_up, strict=True):
             skip = beside.pop()
-            inside = (slice(None), slice(None), *map(slice, skip.shape[2:]))  # an odd side was rounded up by the pooling
+            inside = (
+                slice(None),
+                slice(None),
+                *map(slice, skip.shape[2:]),
+            )  # an odd side was rounded up by the pooling
             x = up(torch.cat([skip, double(x)[inside]], 1))
         logits: Tensor = self.head(x)
         return logits

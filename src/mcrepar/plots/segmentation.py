@@ -87,7 +87,8 @@ def _heat(figure: Figure, axes: Any, values: NDArray[Any]) -> None:
     place = axes.inset_axes((0.5, -0.09, 0.5, 0.035))
     drawn.set_array(values)
     bar = figure.colorbar(drawn, cax=place, orientation="horizontal", ticks=[0, most])
-    bar.solids.set_alpha(1)
+    if bar.solids is not None:
+        bar.solids.set_alpha(1)
     bar.outline.set_visible(False)
     place.tick_params(labelsize=7.5, labelcolor=light("muted"), length=0)
     place.set_xticklabels(["0", f"{most:.2g}"])
@@ -101,7 +102,9 @@ def structure_calibration(lines: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> F
 
     >>> figure = structure_calibration({"organ": ([0.1, 0.9], [0.2, 0.8])})
     """
-    figure, axes = panel("Are the structures calibrated?", "probability of the structure", "share of voxels", (4.5, 3.8))
+    figure, axes = panel(
+        "Are the structures calibrated?", "probability of the structure", "share of voxels", (4.5, 3.8)
+    )
     axes.plot([0, 1], [0, 1], color=light("muted"), linewidth=1.2, linestyle="--", label="calibrated")
     for (name, colour), (p, share) in zip(coloured(list(lines)), lines.values(), strict=True):
         if len(np.asarray(p)):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 Arrays = Mapping[str, NDArray[Any]]
+SLICE = ("image", "truth", "label", "entropy", "mutual_information")  # what slices.npz has of an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +68,12 @@ def segmentation_panels(results: Results, arrays: Arrays) -> Iterator[Panel]:
     """Slices with their uncertainty, calibration of the structures, and what abstaining from voxels leaves."""
     classes = [str(name) for name in arrays["classes"]]
     for k, (name, score) in enumerate(zip(arrays["names"].tolist(), arrays["dice"].tolist(), strict=True)):
-        parts = [arrays[f"{part}_{k}"] for part in ("image", "truth", "label", "entropy", "mutual_information")]
-        share = float((parts[1] != parts[2]).mean())
+        image, truth, label, entropy, doubt = (arrays[f"{part}_{k}"] for part in SLICE)
+        share = float((truth != label).mean())
         yield Panel(
             f"slice_{k}",
             "slices",
-            plots.overlay(*parts, classes, f"{name}: Dice {score:.3f}"),
+            plots.overlay(image, truth, label, entropy, doubt, classes, f"{name}: Dice {score:.3f}"),
             f"{name}: {percent(share)} of the voxels of this slice are wrong.",
             f"Slice of {name}: image, true and predicted structures, errors, entropy and mutual information.",
         )
@@ -91,7 +92,7 @@ def segmentation_panels(results: Results, arrays: Arrays) -> Iterator[Panel]:
     yield Panel(
         "abstention_error",
         "structures",
-        plots.risk_coverage(coverage, error),
+        plots.risk_coverage(coverage, error, things="voxels"),
         "The share of wrong voxels if only the most certain ones are kept and the others given to a person.",
         f"Error rate against coverage, up to {percent(float(error[-1]))} on all voxels.",
     )

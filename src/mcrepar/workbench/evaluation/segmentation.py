@@ -37,7 +37,9 @@ def check(options: EvaluateOptions) -> None:
         raise ParameterError("--draws moments", why, "--draws 20")
     if options.ood:
         why = "out-of-distribution detection is of whole images, and here voxels are predicted"
-        raise ParameterError(f"--ood {' '.join(options.ood)}", why, "evaluate without --ood; the maps show where it is uncertain")
+        raise ParameterError(
+            f"--ood {' '.join(options.ood)}", why, "evaluate without --ood; the maps show where it is uncertain"
+        )
 
 
 def evaluate_scans(
@@ -102,7 +104,9 @@ def _predict(
 def _write_maps(run: Run, scan: Scan, found: VoxelPrediction) -> None:
     folder = run.folder / MAPS
     if folder.is_symlink():
-        raise ParameterError(f"evaluate {run.folder}", f"{folder} is a symbolic link, which is not followed", "a folder")
+        raise ParameterError(
+            f"evaluate {run.folder}", f"{folder} is a symbolic link, which is not followed", "a folder"
+        )
     maps: dict[str, NDArray[Any]] = {
         "label": found.label.numpy().astype(np.uint8),
         "entropy": found.entropy.numpy().astype(np.float32),
@@ -156,7 +160,9 @@ def _shown(slices: Sequence[Arrays], about: Sequence[Scan], counts: VoxelCounts,
     with np.errstate(all="ignore"):
         scores = np.array([np.nanmean(row[1:]) if not np.isnan(row[1:]).all() else 1.0 for row in counts.by_image])
     order = np.argsort(scores, kind="stable")
-    chosen = order[np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))] if count else []
+    chosen = (
+        order[np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))] if count else []
+    )
     found: Arrays = {"names": np.array([about[k].name for k in chosen], dtype=np.str_), "dice": scores[chosen]}
     for number, k in enumerate(chosen):
         found |= {f"{name}_{number}": values for name, values in slices[k].items()}

@@ -120,9 +120,10 @@ def _of_voxels(results: Results) -> tuple[str, list[str]]:
     head = f"Dice {shown('dice', scores.get('dice'))} on {data['count']:,} {_things(data)}"
     lines = [f"Of the structures: {each}."] if len(results["structures"]) > 1 else []
     if "error_auroc" in scores:
-        among = f" ({percent(near)} among voxels of structures)" if (near := scores.get("error_auroc_foreground")) else ""
-        found = f"a wrong voxel has a larger entropy than a right one in {percent(scores['error_auroc'])} of all comparisons"
-        lines.append(f"Its uncertainty marks its errors: {found}{among}." if scores["error_auroc"] > 0.5 else f"{found}.")
+        near = scores.get("error_auroc_foreground")
+        among = "" if near is None else f" ({percent(near)} among voxels of structures)"
+        marked = f"{percent(scores['error_auroc'])} of all comparisons{among}"
+        lines.append(f"A wrong voxel has a larger entropy than a right one in {marked}.")
     wrong, left = 1 - scores["voxel_accuracy"], scores["error_at_95_coverage"]
     lines.append(f"Wrong in {percent(wrong)} of all voxels, and in {percent(left)} of the most certain 95 %.")
     return head, lines

@@ -331,5 +331,5 @@ def validate(
     nll = -sum(float(each.sum()) for each in log_probs) / draws
     lpd = sum(float((each.logsumexp(0) - math.log(draws)).sum()) for each in log_probs)
     nll, lpd, score = (sum(column) for column in zip(*world.gather([nll, lpd, score]), strict=True))
-    count = split.y.numel()  # of examples, or of voxels
+    count = len(split.labels)  # of examples, or of voxels that count
     return Validated(nll / count, lpd / count, mean_score(likelihood, score, count))
