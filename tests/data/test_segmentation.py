@@ -154,6 +154,13 @@ def test_a_wrong_label_map_is_refused_by_its_name(tmp_path, values, affine, word
     assert "scans/1/label.nii.gz" in str(caught.value)
 
 
+def test_labels_with_gaps_are_refused(tmp_path):
+    study(tmp_path)
+    save(tmp_path / "scans/1/label.nii.gz", np.full(SIZE, 9, np.uint8))
+    with pytest.raises(ParameterError, match=r"scans/1/label.nii.gz.*it holds the label 9, and no image has the label 3"):
+        read(tmp_path)
+
+
 def test_a_patch_that_does_not_fit_is_refused(tmp_path):
     study(tmp_path)
     with pytest.raises(ParameterError, match=r"9 x 10 x 8 voxels, and a patch of 4 x 4 x 16 .*patch 4,4,8, or smaller"):

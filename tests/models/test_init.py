@@ -140,6 +140,7 @@ def test_the_least_size_is_the_one_at_which_every_halving_has_something_to_halve
         ("fcnet", {"channels": "3"}, "channels='3'"),
         ("densenet121", {"stem": "5x5"}, "no such stem. Use '3x3'"),
         ("unet3d", {"norm": "instance"}, "no such norm. Use 'batch'"),
+        ("unet2d", {"halvings": 9}, "8,192 channels, and patches at least 513 voxels a side. Use at most 7"),
         ("resnet20", {"size": (28, 28, 28)}, r"\(1, 3, 28, 28, 28\): it takes images"),
         ("unet3d_encoder", {"size": (32, 32)}, "it takes volumes"),
         ("small_conv", {"size": ()}, "it takes images"),

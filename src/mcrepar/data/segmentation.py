@@ -213,8 +213,14 @@ def _check_patch(path: Path, extent: Sequence[int], patch: tuple[int, ...]) -> N
 
 
 def _names(rows: Sequence[_Row], labels: Sequence[Tensor], classes: Sequence[str]) -> tuple[str, ...]:
-    largest = [int(label.max()) for label in labels]
+    counts = torch.stack([torch.bincount(label.flatten(), minlength=OUTSIDE) for label in labels])
+    largest = [int(count.nonzero().max()) for count in counts]
     names = tuple(classes) or tuple(str(number) for number in range(max(largest) + 1))
+    gap = next((k for k in range(max(largest)) if not counts[:, k].any()), None)
+    if gap is not None and not classes:
+        why = f"it holds the label {max(largest)}, and no image has the label {gap}"
+        wanted = "labels 0, 1, 2, ... without gaps (renumber them), or classes= that names all of them"
+        refuse(rows[largest.index(max(largest))].label, why, wanted)
     for row, most in zip(rows, largest, strict=True):
         if most >= len(names):
             why = f"it holds the label {most}, and classes= names {len(names)}, 0 to {len(names) - 1}"

@@ -23,8 +23,8 @@ from mcrepar.errors import ParameterError
 
 Field = NDArray[np.float64]
 CLASSES = ("background", "organ", "lesion")
-BACKGROUND, ORGAN, LESION, VESSEL = 0.45, 0.7, 0.46, 0.35  # intensities
-NOISE, BLUR = 0.07, 1.2  # standard deviation of the noise, and half the width of an edge in voxels
+BACKGROUND, ORGAN, LESION, VESSEL = 0.45, 0.7, 0.45, 0.35  # intensities
+NOISE, BLUR = 0.06, 1.2  # standard deviation of the noise, and half the width of an edge in voxels
 VISITS = 2
 SPACING = 2.0  # mm
 PARTS = (("train", 0.6), ("val", 0.2), ("test", 0.2))
@@ -162,8 +162,8 @@ def image_of(subject: int, visit: int, size: tuple[int, ...], seed: int) -> tupl
     image = np.full(size, BACKGROUND) + (ORGAN - BACKGROUND) * inside(organ)
     label = (organ < 0).astype(np.uint8)
     for _ in range(anatomy.integers(1, 4)):
-        lesion = np.maximum(ball(centre + anatomy.uniform(-0.3, 0.3, d), anatomy.uniform(0.09, 0.2, d)), organ)
-        contrast = anatomy.uniform(0.5, 1.2) * (LESION - ORGAN)  # some are hardly to be seen
+        lesion = np.maximum(ball(centre + anatomy.uniform(-0.3, 0.3, d), anatomy.uniform(0.12, 0.25, d)), organ)
+        contrast = anatomy.uniform(0.4, 1.2) * (LESION - ORGAN)  # some are hardly to be seen
         image = image + contrast * inside(lesion)
         label[lesion < 0] = 2
     for _ in range(3):  # vessels: look like small lesions, and are none

@@ -16,6 +16,7 @@ CONVOLUTIONS = {2: nn.Conv2d, 3: nn.Conv3d}  # by the number of dimensions
 DOUBLINGS = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 POOLINGS = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
 BATCH_NORMS = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+MOST_HALVINGS = 7
 NORMS: dict[str, Callable[[int, int], nn.Module]] = {
     "batch": lambda dimensions, width: BATCH_NORMS[dimensions](width),
     "group": lambda _, width: nn.GroupNorm(math.gcd(8, width), width),
@@ -107,6 +108,10 @@ class UNet2D(nn.Module):
         halvings: int = 4,
     ) -> None:
         super().__init__()
+        if halvings > MOST_HALVINGS:
+            wide, side = width * 2**halvings, 2**halvings + 1
+            why = f"the lowest level would have {wide:,} channels, and patches at least {side} voxels a side"
+            raise ParameterError(f"halvings={halvings}", why, f"at most {MOST_HALVINGS}; 4 is usual")
         d = self.DIMENSIONS
         self.inputs = Inputs(type(self).__name__, channels, d, least=2**halvings + 1)  # a norm needs more than one
         widths = [width * 2**level for level in range(halvings + 1)]
