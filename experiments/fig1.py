@@ -24,7 +24,7 @@ PAPER = 14.0  # times faster, "for some networks"; the paper does not say at whi
 DRAWS = (17, 100, 1000)  # at which both are compared
 REPAR = (20, 1000)  # the least and the largest second M at which `repar` runs
 GOAL = "preact_resnet18"  # on which our own goal is judged
-NETWORKS = tuple(name for name in MODELS if name != "unet3d")  # which classifies voxels: a likelihood of another kind
+NETWORKS = tuple(name for name in MODELS if name not in ("unet2d", "unet3d"))  # which classify voxels, not examples
 
 
 @dataclass(frozen=True)

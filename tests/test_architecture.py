@@ -35,6 +35,7 @@ LAYERS = {
     "lightning": 4,
     "huggingface": 4,
     "trained_model": 4,
+    "sliding_window": 4,
     "workbench": 5,
     "__main__": 6,
     "experiments": 6,

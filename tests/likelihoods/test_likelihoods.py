@@ -9,7 +9,7 @@ import torch
 from torch import distributions as td
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, PerVoxel
 from tests.conftest import seeded
 
 
@@ -82,6 +82,38 @@ def test_a_learned_scale_finds_the_spread_of_the_residuals():
 
     optimizer.step(loss)
     assert math.isclose(float(likelihood.log_scale.detach().exp()), float(y.square().mean().sqrt()), rel_tol=1e-6)
+
+
+def test_every_voxel_is_an_example():
+    """The categorical log probability, voxel by voxel; the mean of them is what `elbo` takes."""
+    u, y = torch.randn(2, 4, 3, 5, generator=seeded(0)), torch.randint(4, (2, 3, 5), generator=seeded(1))
+    expected = td.Categorical(logits=u.movedim(1, -1)).log_prob(y)
+    found = PerVoxel().log_prob(u, y)
+    assert torch.allclose(found, expected.flatten())
+    assert torch.allclose(found.view(2, -1).sum(1), Categorical().log_prob(u, y))
+    PerVoxel().check(u, y)
+
+
+def test_voxels_may_be_left_out():
+    u, y = torch.randn(1, 3, 4, generator=seeded(0)), torch.tensor([[0, 255, 2, 255]], dtype=torch.uint8)
+    PerVoxel().check(u, y)
+    expected = td.Categorical(logits=u[0].T).log_prob(torch.tensor([0, 0, 2, 0]))[[0, 2]]
+    assert torch.allclose(PerVoxel().log_prob(u, y), expected)
+    zero = torch.zeros_like(u)
+    assert torch.allclose(PerVoxel().expected_log_prob(u, zero, y), expected)
+
+
+def test_weighted_labels_weigh_their_voxels():
+    u, y = torch.randn(2, 3, 4, 4, generator=seeded(0)), torch.randint(3, (2, 4, 4), generator=seeded(1))
+    weight = torch.rand(2, 4, 4, generator=seeded(2)) * 3
+    labels = torch.nn.functional.one_hot(y, 3).movedim(-1, 1) * weight[:, None]
+    PerVoxel().check(u, labels)
+    expected = PerVoxel().log_prob(u, y) * weight.flatten()
+    assert torch.allclose(PerVoxel().log_prob(u, labels), expected, atol=1e-6)
+    v = torch.rand(u.shape, generator=seeded(3))
+    plain = PerVoxel().expected_log_prob(u, v, y)
+    assert torch.allclose(PerVoxel().expected_log_prob(u, v, labels), plain * weight.flatten(), atol=1e-5)
+    assert torch.allclose(plain.view(2, -1).sum(1), Categorical().expected_log_prob(u, v, y), atol=1e-4)
 
 
 def test_an_autoencoder_has_its_input_as_y():
@@ -199,6 +231,10 @@ REFUSED: list[tuple[Likelihood, object, object, str]] = [
     (Normal(), torch.tensor(0.0), torch.tensor(0.0), "without a batch"),
     (Normal(), torch.zeros(0, 1), torch.zeros(0, 1), "without a batch"),
     (Normal(), randn(2, 1), torch.zeros(2, 1, device="meta"), "y on meta. Use one device"),
+    (PerVoxel(), randn(2, 3), torch.zeros(2, dtype=torch.long), "a class for a whole image. Use a network"),
+    (PerVoxel(), randn(2, 3, 4), torch.full((2, 4), 3, dtype=torch.uint8), "y lies between 3 and 3, and there are 3"),
+    (PerVoxel(), randn(2, 3, 4), torch.zeros(2, dtype=torch.long), r"a y of shape \(2, 4\)"),
+    (PerVoxel(), randn(2, 3, 4), torch.full((2, 3, 4), -1.0), "weights of labels lie between -1 and -1"),
 ]
 
 

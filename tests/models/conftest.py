@@ -14,6 +14,7 @@ REDUCED: dict[str, dict[str, Any]] = {  # by class; the others are small as they
     "PreActResNet": {"width": 4},
     "DenseNet": {"growth": 2, "width": 4},
     "UNet3DEncoder": {"width": 4},
+    "UNet2D": {"width": 2},
     "UNet3D": {"width": 2},
 }
 

@@ -21,12 +21,13 @@ COUNTS = {  # in millions, for 10 classes and 3 channels: two numbers per weight
     "vgg11": 129.6, "vgg16": 140.6, "vgg19": 151.2,
 }  # fmt: skip
 NAMES = {
-    "fcnet", "small_conv", "alexnet", "unet3d_encoder", "unet3d", "densenet100_12", "densenet_bc100_12",
+    "fcnet", "small_conv", "alexnet", "unet3d_encoder", "unet2d", "unet3d", "densenet100_12", "densenet_bc100_12",
     *(f"vgg{n}{norm}" for n in (11, 13, 16, 19) for norm in ("", "_bn")),
     *(f"preact_resnet{n}" for n in (18, 34, 50, 101, 152)),
     *(f"densenet{n}" for n in (121, 161, 169, 201)),
     *(f"resnet{n}" for n in (20, 32, 44, 56)),
 }  # fmt: skip
+SEGMENTING = ("unet2d", "unet3d")
 IMAGES = [name for name, row in MODELS.items() if row.dimensions == 2]
 
 
@@ -62,7 +63,7 @@ def test_shapes(name):
         net = model(name, classes=7, size=sizes[0]).eval()
     for size in sizes:
         x = torch.empty(2, 3, *size, device="meta")
-        assert net(x).shape == ((2, 7, *size) if name == "unet3d" else (2, 7))
+        assert net(x).shape == ((2, 7, *size) if name in SEGMENTING else (2, 7))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_one_step_of_the_bayesian_network(name):
     weights, norms = weights_and_norms(net)
     bnn = mcrepar.bayesian(net, posterior="radial", prior="normal")
     assert sum(p.numel() for p in bnn.parameters()) == 2 * weights + norms
-    y = torch.randint(3, (2, *x.shape[2:]) if name == "unet3d" else (2,))
+    y = torch.randint(3, (2, *x.shape[2:]) if name in SEGMENTING else (2,))
     optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-3)
     before = [p.detach().clone() for p in bnn.parameters()]
     mcrepar.elbo(bnn, mcrepar.likelihoods.Categorical(), x, y, data_size=100).loss.backward()
@@ -93,7 +94,7 @@ def test_one_step_of_the_bayesian_network(name):
     optimizer.step()
     assert all(bool((p != old).any()) for p, old in zip(bnn.parameters(), before, strict=True))
     out = bnn.eval()(x)
-    assert out.shape == ((2, 3, *x.shape[2:]) if name == "unet3d" else (2, 3))
+    assert out.shape == ((2, 3, *x.shape[2:]) if name in SEGMENTING else (2, 3))
     assert bool(out.isfinite().all())
 
 
@@ -139,6 +140,7 @@ def test_the_least_size_is_the_one_at_which_every_halving_has_something_to_halve
         ("fcnet", {"channels": "3"}, "channels='3'"),
         ("densenet121", {"stem": "5x5"}, "no such stem. Use '3x3'"),
         ("unet3d", {"norm": "instance"}, "no such norm. Use 'batch'"),
+        ("unet2d", {"halvings": 9}, "8,192 channels, and patches at least 513 voxels a side. Use at most 7"),
         ("resnet20", {"size": (28, 28, 28)}, r"\(1, 3, 28, 28, 28\): it takes images"),
         ("unet3d_encoder", {"size": (32, 32)}, "it takes volumes"),
         ("small_conv", {"size": ()}, "it takes images"),

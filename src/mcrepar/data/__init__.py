@@ -80,6 +80,12 @@ DATASETS: Mapping[str, DataRow] = {
         "folder.read_folder", "your images, a folder for each class", "train/<class>/*.png ... or <class>/*.png", "flip"
     ),
     "nifti": DataRow("nifti.read_nifti", "your volumes, listed by a table", "participants.csv and NIfTI files", "flip"),
+    "segmentation": DataRow(
+        "segmentation.read_segmentation",
+        "your images with label maps, listed by a table: a class for every voxel",
+        "images.csv and NIfTI files",
+    ),
+    "structures": DataRow("structures.read_structures", "simulated organs with lesions: a class for every voxel"),
     "brain": DataRow("brain.read_brain", "simulated brain volumes, 2 classes", augment="flip"),
 }
 

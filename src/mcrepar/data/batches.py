@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from mcrepar.data.dataset import Split
+from mcrepar.data.scans import Scans
 from mcrepar.errors import ParameterError
 
 AUGMENTATIONS = {"none": (False, False), "flip": (False, True), "crop": (True, False), "crop_flip": (True, True)}
-CHUNK = 4096  # examples at a time where a whole split as float32 would fill the memory
+CHUNK = 2**24  # numbers at a time where a whole split as float32 would fill the memory
 
 
 def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -47,7 +48,8 @@ def channel_statistics(split: Split) -> tuple[Tensor, Tensor]:
     _demand(Split, "channel_statistics(split)", "split", split, "Split(x, y), of mcrepar.data.dataset")
     unit = 255.0 if split.x.dtype == torch.uint8 else 1.0
     flat = split.x.reshape(*split.x.shape[:2], -1)
-    each = [torch.var_mean(flat[i : i + CHUNK].float(), 2, correction=0) for i in range(0, len(flat), CHUNK)]
+    step = max(1, CHUNK // flat[0].numel())
+    each = [torch.var_mean(flat[i : i + step].float(), 2, correction=0) for i in range(0, len(flat), step)]
     within, means = (torch.cat(values).double() for values in zip(*each, strict=True))
     between, mean = torch.var_mean(means, 0, correction=0)
     std = (within.mean(0) + between).sqrt() / unit  # Var x = E Var(x | example) + Var E(x | example)
@@ -102,6 +104,8 @@ def augment(x: Tensor, kind: str, padding: int = 4, generator: Generator | None 
 def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """A split in two, (rest, held), with the same shares of the classes in both and in the order of the original.
 
+    Of images with label maps, all of a subject are in one of the two.
+
     Args:
         split: what to divide.
         share: of the held part, between 0 and 1; its size is round(share * N).
@@ -111,6 +115,8 @@ def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     >>> [len(p) for p in hold_out(part, 0.2, seed=0)]
     [8, 2]
     """
+    if isinstance(split, Scans):
+        return split.hold_out(share, seed)
     asked = f"a share of {share:g} of {len(split)} examples, held out"
     if not 0 < share < 1 or not 0 < round(share * len(split)) < len(split):
         raise ParameterError(

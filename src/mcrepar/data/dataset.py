@@ -11,6 +11,7 @@ from torch import Tensor
 from mcrepar.data.files import some
 from mcrepar.errors import ParameterError
 
+OUTSIDE = 255  # in the place of a voxel's class where nothing is to be predicted
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation"), "validation"
 )  # as files spell it -> as a Dataset does
@@ -22,7 +23,8 @@ class Split:
 
     Args:
         x: (N, C, *size), uint8 or float32; (N, C) for features without a place.
-        y: (N,), int64 classes (all -1 where there are no labels), or float32 targets of a regression.
+        y: (N,), int64 classes (all -1 where there are no labels), or float32 targets of a regression; (N, *size) of
+            uint8 for a class of every pixel or voxel, 255 where it does not count.
 
     >>> len(Split(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64)))
     5
@@ -34,9 +36,9 @@ class Split:
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.uint8, torch.float32) or self.x.dim() < 2:
             self._refuse(f"x is {self.x.dtype} of shape {tuple(self.x.shape)}", "uint8 or float32 of (N, C, *size)")
-        if self.y.dtype not in (torch.int64, torch.float32):
-            self._refuse(f"y is {self.y.dtype}", "int64 classes or float32 targets")
-        if self.y.shape != self.x.shape[:1]:
+        if self.y.dtype not in (torch.int64, torch.float32, torch.uint8):
+            self._refuse(f"y is {self.y.dtype}", "int64 classes or float32 targets, or uint8 classes of voxels")
+        if self.y.shape != (len(self.x), *(self.x.shape[2:] if self.y.dtype == torch.uint8 else ())):
             self._refuse(
                 f"x holds {len(self.x)} examples, and y has the shape {tuple(self.y.shape)}", "one y for each x"
             )
@@ -53,6 +55,21 @@ class Split:
     def labelled(self) -> bool:
         """Whether y says anything: False where all labels are -1."""
         return self.y.is_floating_point() or bool((self.y >= 0).all())
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The spatial size of what a network sees."""
+        return tuple(self.x.shape[2:])
+
+    @property
+    def repeats(self) -> int:
+        """How often an epoch sees each example."""
+        return 1
+
+    @property
+    def labels(self) -> Tensor:
+        """All of y that counts, in a row."""
+        return self.y[self.y != OUTSIDE] if self.y.dtype == torch.uint8 else self.y.flatten()
 
     def at(self, index: Tensor) -> Split:
         """The examples at these places.
@@ -100,7 +117,7 @@ class Dataset:
     @property
     def size(self) -> tuple[int, ...]:
         """The spatial size: (H, W) of images, three numbers of volumes, () of features."""
-        return tuple(self.test.x.shape[2:])
+        return self.test.size
 
     @property
     def parts(self) -> dict[str, Split]:
@@ -174,12 +191,12 @@ def check(dataset: Dataset) -> Dataset:
                 asked, f"y of {name} is not finite, first in example {row}", "targets without NaN or inf"
             )
         if dataset.classes:
-            check_labels(part.y, dataset.classes, f"{asked}, {name}")
+            check_labels(part.labels, dataset.classes, f"{asked}, {name}")
     if dataset.train is not None and dataset.classes:
         if len(dataset.classes) < 2:
             why = f"{dataset.classes[0]!r} is its only class, and there is nothing to tell apart"
             raise ParameterError(asked, why, "examples of two classes or more")
-        count = torch.bincount(dataset.train.y, minlength=len(dataset.classes))
+        count = torch.bincount(dataset.train.labels, minlength=len(dataset.classes))
         empty = [name for name, number in zip(dataset.classes, count.tolist(), strict=True) if not number]
         if empty:
             raise ParameterError(

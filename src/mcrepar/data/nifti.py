@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mcrepar.data.batches import divided
@@ -93,7 +95,7 @@ def read_nifti(
 
 def _prepared(path: Path, size: tuple[int, ...]) -> tuple[Tensor, str]:
     volume, described = read_volume(path)
-    return _scaled(resample(volume, size), path), described
+    return scaled(resample(volume, size), path), described
 
 
 def _rows(path: Path, path_column: str, id_column: str, label_column: str, split_column: str) -> Iterator[_Row]:
@@ -152,8 +154,8 @@ def _targets(
     return torch.tensor(y, dtype=torch.float32 if classes is None else torch.int64), tuple(classes or ())
 
 
-def read_volume(path: Path) -> tuple[Tensor, str]:
-    """A volume whose axes point right, front and up, (X, Y, Z) in float32, without NaN, and what its header says.
+def open_nifti(path: Path) -> Any:
+    """A whole NIfTI image of nibabel, its voxels not yet read.
 
     Args:
         path: a .nii or .nii.gz file.
@@ -167,17 +169,64 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
         wanted = math.prod(image.shape) * image.get_data_dtype().itemsize  # type: ignore[no-untyped-call]
         if wanted > len(raw):  # before memory is taken for it
             raise ValueError(f"its header of {image.shape} needs {wanted:,} bytes")
-        image = nibabel.as_closest_canonical(image)  # type: ignore[no-untyped-call]
-        values = np.asarray(image.get_fdata(dtype=np.float32))
-        described = str(image.header["descrip"].item().decode("latin-1"))
+        return image
+    except Exception as error:  # a damaged header fails in many ways, some of them nibabel's own
+        _damaged(path, error)
+
+
+def voxels(path: Path, image: Any) -> NDArray[np.float32]:
+    """The values of an image, in float32.
+
+    Args:
+        path: of its file, for messages.
+        image: as `open_nifti` gives it, or turned.
+    """
+    try:
+        return np.asarray(image.get_fdata(dtype=np.float32))
     except MemoryError:
         refuse(path, f"its volume of {image.shape} does not fit into the memory", "a machine with more memory")
-    except Exception as error:  # a damaged header fails in many ways, some of them nibabel's own
-        refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({type(error).__name__}: {error})")
+    except Exception as error:
+        _damaged(path, error)
+
+
+def _damaged(path: Path, error: Exception) -> NoReturn:
+    refuse(path, f"its {path.stat().st_size:,} bytes are no whole NIfTI volume ({type(error).__name__}: {error})")
+
+
+def description(image: Any) -> str:
+    """What the header of an image says about it."""
+    return str(image.header["descrip"].item().decode("latin-1"))
+
+
+def read_volume(path: Path) -> tuple[Tensor, str]:
+    """A volume whose axes point right, front and up, (X, Y, Z) in float32, without NaN, and what its header says.
+
+    Args:
+        path: a .nii or .nii.gz file.
+    """
+    import nibabel
+
+    try:
+        image = nibabel.as_closest_canonical(open_nifti(path))  # type: ignore[no-untyped-call]
+    except ParameterError:
+        raise
+    except Exception as error:
+        _damaged(path, error)
+    values = voxels(path, image)
     if values.ndim == 4 and values.shape[3] == 1:
         values = values[..., 0]
     if values.ndim != 3:
         refuse(path, f"it has the shape {values.shape}", "one volume of three dimensions")
+    return torch.from_numpy(filled(values, path)), description(image)
+
+
+def filled(values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """The values with the least of them in the place of NaN and inf.
+
+    Args:
+        values: of an image.
+        path: of its file, for messages.
+    """
     finite = np.isfinite(values)
     if not finite.any():
         refuse(
@@ -185,8 +234,7 @@ def read_volume(path: Path) -> tuple[Tensor, str]:
             f"all its values are NaN{'' if np.isnan(values).all() else ' or inf'}",
             "a volume with something in it",
         )
-    least = values[finite].min()
-    return torch.from_numpy(np.where(finite, values, np.float32(least))), described
+    return np.where(finite, values, np.float32(values[finite].min()))
 
 
 def resample(volume: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -209,8 +257,13 @@ def resample(volume: Tensor, size: tuple[int, ...]) -> Tensor:
     )
 
 
-def _scaled(volume: Tensor, path: Path) -> Tensor:
-    """The intensities between two percentiles of the foreground as uint8."""
+def scaled(volume: Tensor, path: Path) -> Tensor:
+    """The intensities between two percentiles of the foreground as uint8.
+
+    Args:
+        volume: of any shape.
+        path: of its file, for messages.
+    """
     least = volume.min()
     foreground = volume[volume > least].numpy()
     if foreground.size == 0:

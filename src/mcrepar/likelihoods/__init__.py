@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcrepar.errors import ParameterError
-from mcrepar.likelihoods.classes import Bernoulli, Categorical, NoisyDirichlet, OneOfMany
+from mcrepar.likelihoods.classes import Bernoulli, Categorical, NoisyDirichlet, OneOfMany, PerVoxel
 from mcrepar.likelihoods.likelihood import Likelihood
 from mcrepar.likelihoods.normal import Normal
 
 __all__ = [
-    "LIKELIHOODS", "Bernoulli", "Categorical", "Likelihood", "NoisyDirichlet", "Normal", "OneOfMany", "likelihood_of",
+    "LIKELIHOODS", "Bernoulli", "Categorical", "Likelihood", "NoisyDirichlet", "Normal", "OneOfMany", "PerVoxel",
+    "likelihood_of",
 ]  # fmt: skip
 
 LIKELIHOODS: Mapping[str, type[Likelihood]] = {"categorical": Categorical, "bernoulli": Bernoulli, "normal": Normal,
-                                               "noisy_dirichlet": NoisyDirichlet}  # fmt: skip
+                                               "noisy_dirichlet": NoisyDirichlet, "per_voxel": PerVoxel}  # fmt: skip
 
 
 def likelihood_of(asked: Likelihood | str | None) -> Likelihood | None:

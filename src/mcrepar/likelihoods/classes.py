@@ -12,6 +12,8 @@ from mcrepar.distributions.quadrature import normal_nodes
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods.likelihood import Likelihood, log_prob_of_square, summed, wide
 
+LEFT_OUT = 255  # in a y of uint8, a voxel that does not count
+
 
 class Categorical(Likelihood):
     """One of C classes, with the class dimension 1 as in F.cross_entropy: (batch, C, ...) for a y of (batch, ...).
@@ -64,6 +66,53 @@ class Categorical(Likelihood):
             ),
             "probabilities that sum to 1 over dimension 1",
             "the soft labels of y are no probabilities",
+        )
+
+
+class PerVoxel(Categorical):
+    """One of C classes for every voxel, each of which counts as an example: (batch, C, *size) for y (batch, *size).
+
+    log p(y_v | u_v) = u_v,y - log sum_c exp(u_v,c), voxel by voxel: (batch * voxels,)
+
+    The model is that voxels are independent given image and weights, so log p(y | image, W) is the sum over its voxels.
+    `elbo` takes the mean over the voxels of a batch, and `data_size` is the number of voxels of all training images:
+    the loss is then the negative ELBO per voxel, whatever the size of the patches. A y of floats, (batch, C, *size), is
+    a label (one-hot or soft) times the weight of its voxel, by which patches can weigh voxels alike that they hold
+    more or less often. In a y of uint8, voxels of the value 255 are left out.
+
+    >>> PerVoxel().log_prob(torch.zeros(1, 4, 2, 2), torch.zeros(1, 2, 2, dtype=torch.int64)).exp()
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        if y.dtype == torch.uint8:
+            return -F.cross_entropy(output, y.long(), ignore_index=LEFT_OUT, reduction="none")[y != LEFT_OUT]
+        target = y.to(output.dtype) if y.is_floating_point() else y.long()
+        return -F.cross_entropy(output, target, reduction="none").flatten()
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """The same bound, voxel by voxel, with the weights of a y of floats."""
+        normaliser = torch.logsumexp(mean + 0.5 * variance, 1)
+        if y.is_floating_point():
+            return ((y.to(mean.dtype) * mean).sum(1) - y.to(mean.dtype).sum(1) * normaliser).flatten()
+        kept = y != LEFT_OUT if y.dtype == torch.uint8 else torch.ones_like(y, dtype=torch.bool)
+        return (mean.gather(1, torch.where(kept, y, 0).long()[:, None])[:, 0] - normaliser)[kept]
+
+    def _check(self, output: Tensor, y: Tensor) -> None:
+        super()._check(output, torch.where(y == LEFT_OUT, 0, y) if y.dtype == torch.uint8 else y)
+
+    def _check_output(self, output: Tensor) -> None:
+        if output.dim() < 3:
+            shape = f"output has the shape {tuple(output.shape)}, a class for a whole image"
+            self._refuse(shape, "a network of (batch, classes, *size), such as unet2d or unet3d")
+
+    def _check_soft(self, output: Tensor, y: Tensor) -> None:
+        self._check_shape(tuple(output.shape), y, output)
+        self._refuse_if(
+            lambda: ~((y >= 0) & y.isfinite()).all(),
+            lambda: f"weights of labels lie between {float(y.min()):g} and {float(y.max()):g}",
+            "weights of at least 0",
+            "the weights of labels are negative or not finite",
         )
 
 

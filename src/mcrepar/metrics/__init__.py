@@ -3,6 +3,7 @@
 from mcrepar.metrics.classification import Reliability, accuracy, adaptive_ece, auc, brier, ece, nll, reliability
 from mcrepar.metrics.detection import aupr, auroc, fpr_at_recall
 from mcrepar.metrics.regression import interval_coverage, log_likelihood, rmse
+from mcrepar.metrics.segmentation import VoxelCounts, dice
 from mcrepar.metrics.selective import (
     THRESHOLDS,
     ConfidenceSet,
@@ -14,7 +15,7 @@ from mcrepar.metrics.selective import (
     risk_coverage,
     wilson,
 )
-from mcrepar.metrics.summary import LEVELS, METRICS, MetricRow, classification, detection, regression
+from mcrepar.metrics.summary import LEVELS, METRICS, MetricRow, classification, detection, regression, segmentation
 
 __all__ = [
     "LEVELS",
@@ -23,6 +24,7 @@ __all__ = [
     "ConfidenceSet",
     "MetricRow",
     "Reliability",
+    "VoxelCounts",
     "accuracy",
     "adaptive_ece",
     "auc",
@@ -35,6 +37,7 @@ __all__ = [
     "confidence_sets",
     "coverage_at_risk",
     "detection",
+    "dice",
     "ece",
     "fpr_at_recall",
     "interval_coverage",
@@ -45,5 +48,6 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage",
     "rmse",
+    "segmentation",
     "wilson",
 ]

@@ -16,6 +16,7 @@ from mcrepar.metrics.arrays import Floats, Ints, classes, numbers, probabilities
 from mcrepar.metrics.classification import accuracy, adaptive_ece, auc, brier, ece, nll
 from mcrepar.metrics.detection import aupr, auroc, fpr_at_recall
 from mcrepar.metrics.regression import interval_coverage, log_likelihood, rmse
+from mcrepar.metrics.segmentation import VoxelCounts
 from mcrepar.metrics.selective import augrc, aurc, coverage_at_risk, risk_at_coverage
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals in the table
@@ -147,7 +148,38 @@ REGRESSION: Mapping[str, MetricRow] = {
     **{f"coverage_{round(100 * level)}": _coverage(level) for level in LEVELS},
     "width_90": MetricRow("Width of 90 % intervals", "mean width, in the units of the target", "lower", _width),
 }
-METRICS: Mapping[str, MetricRow] = {**CLASSIFICATION, **DETECTION, **REGRESSION}
+SEGMENTATION: Mapping[str, MetricRow] = {
+    "dice": MetricRow("Dice", "overlap of structures and segmentations, mean over images and structures", "higher",
+                      lambda v: v.dice),
+    "voxel_accuracy": MetricRow("Voxel accuracy", "share of voxels whose class is right, background included", "higher",
+                                lambda v: v.accuracy, True),
+    "nll": CLASSIFICATION["nll"],
+    "ece": CLASSIFICATION["ece"],
+    "structure_ece": MetricRow(
+        "ECE of structures", "gap between probability and frequency of a structure, where it has at least 1 %", "lower",
+        lambda v: v.structure_ece),
+    "error_auroc": MetricRow(
+        "AUROC of errors", "chance that a wrong voxel has a larger entropy than a right one", "higher",
+        lambda v: v.orders["entropy"].auroc),
+    "error_auroc_foreground": MetricRow(
+        "AUROC of errors, structures", "the same among voxels that are, or are taken for, a structure", "higher",
+        lambda v: v.orders["foreground"].auroc),
+    "error_auroc_mutual_information": MetricRow(
+        "AUROC by mutual information", "chance that a wrong voxel has the larger mutual information", "higher",
+        lambda v: v.orders["mutual_information"].auroc),
+    "error_at_95_coverage": MetricRow(
+        "Errors at 95 % coverage", "share of wrong voxels among the most certain 95 %", "lower",
+        lambda v: v.at_coverage("error", 0.95), True),
+    "entropy": CLASSIFICATION["entropy"],
+    "mutual_information": CLASSIFICATION["mutual_information"],
+}  # fmt: skip
+METRICS: Mapping[str, MetricRow] = {**SEGMENTATION, **CLASSIFICATION, **DETECTION, **REGRESSION}
+_OF_VOXELS: Mapping[str, Callable[[VoxelCounts], float | None]] = {  # rows that classes share with voxels
+    "nll": lambda v: v.nll / v.voxels,
+    "ece": lambda v: v.ece_of(v.classes),
+    "entropy": lambda v: v.entropy / v.voxels,
+    "mutual_information": lambda v: v.mutual_information / v.voxels,
+}
 
 
 def _computed(rows: Mapping[str, MetricRow], predictions: Classes | Scores | Numbers) -> dict[str, float]:
@@ -182,6 +214,22 @@ def classification(
         for name, values in (("entropy", entropy), ("mutual_information", mutual_information))
     ]
     return _computed(CLASSIFICATION, Classes(p, y, answers, *means))
+
+
+def segmentation(counts: VoxelCounts) -> dict[str, float]:
+    """Every metric of segmented images.
+
+    Args:
+        counts: to which all images were added.
+
+    >>> counts = VoxelCounts(2)
+    >>> counts.add([[0.9, 0.4], [0.1, 0.6]], [0, 1], [0.33, 0.67], [0.0, 0.1])
+    >>> segmentation(counts)["dice"]
+    1.0
+    """
+    rows = {name: row.compute for name, row in SEGMENTATION.items()} | _OF_VOXELS
+    values = {name: rows[name](counts) for name in SEGMENTATION}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def detection(inside: ArrayLike, outside: ArrayLike) -> dict[str, float]:

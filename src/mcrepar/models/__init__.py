@@ -91,8 +91,9 @@ def _rows() -> Iterator[tuple[str, ModelRow]]:
     yield "densenet100_12", ModelRow("densenet.DenseNet", 2, 3, "DenseNet (L=100, k=12) for images of 32 x 32", plain)
     thin = {**small, "depths": (16, 16, 16)}
     yield "densenet_bc100_12", ModelRow("densenet.DenseNet", 2, 3, "DenseNet-BC (L=100, k=12), a ninth of it", thin)
-    yield "unet3d_encoder", ModelRow("unet3d.UNet3DEncoder", 3, 13, "the paper's 3D U-Net encoder: a class per volume")
-    yield "unet3d", ModelRow("unet3d.UNet3D", 3, 17, "3D U-Net: a class per voxel, for volumes of any size")
+    yield "unet3d_encoder", ModelRow("unet.UNet3DEncoder", 3, 13, "the paper's 3D U-Net encoder: a class per volume")
+    yield "unet2d", ModelRow("unet.UNet2D", 2, 17, "2D U-Net: a class per pixel, for images of any size")
+    yield "unet3d", ModelRow("unet.UNet3D", 3, 17, "3D U-Net: a class per voxel, for volumes of any size")
 
 
 MODELS: Mapping[str, ModelRow] = MappingProxyType(dict(_rows()))

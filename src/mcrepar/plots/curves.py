@@ -89,13 +89,14 @@ def threshold_curve(
     return figure
 
 
-def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -> Figure:
+def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05, things: str = "examples") -> Figure:
     """The error rate among the most confident examples, against their share of all; beside it the best order possible.
 
     Args:
         coverage: rising shares of the data, (n,).
         risk: the error rate among them.
         allowed: an error rate to mark.
+        things: what is answered.
 
     >>> figure = risk_coverage([0.5, 1.0], [0.0, 0.25])
     """
@@ -104,7 +105,7 @@ def risk_coverage(coverage: ArrayLike, risk: ArrayLike, allowed: float = 0.05) -
     best = np.maximum(0.0, 1 - (1 - error) / c)  # all right answers come first
     c, r, best = thinned(c, r, best)
     figure, axes = panel(
-        "Errors among the most confident examples", "share of examples answered, most confident first", "error rate"
+        f"Errors among the most confident {things}", f"share of {things} answered, most confident first", "error rate"
     )
     axes.fill_between(c, best, r, color=light("blue"), alpha=0.10, linewidth=0)
     axes.plot(c, r, color=light("blue"), linewidth=1.9, label="this model")

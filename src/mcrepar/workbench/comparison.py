@@ -18,6 +18,7 @@ from mcrepar.workbench.training.config import TrainConfig, names, read_config
 
 LEVEL = 0.95
 CLASSES = ("accuracy", "nll", "ece", "aurc")
+VOXELS = ("dice", "structure_ece", "error_auroc")
 NUMBERS = ("rmse", "log_likelihood", "coverage_90", "width_90")
 TWIN = "deterministic twin"
 
@@ -159,7 +160,7 @@ def _numbers(results: Mapping[str, Any], twin: bool = False) -> dict[str, float]
     scores = results.get("twin") if twin else results["in"]
     if not scores:
         return {}
-    found = {name: scores[name] for name in (*CLASSES, *NUMBERS) if scores.get(name) is not None}
+    found = {name: scores[name] for name in (*CLASSES, *VOXELS, *NUMBERS) if scores.get(name) is not None}
     if not twin:
         sets = [s for s in results.get("confidence_sets") or () if s["tau"] == CONFIDENT and s["accuracy"] is not None]
         for s in sets:

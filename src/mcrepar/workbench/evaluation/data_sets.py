@@ -49,7 +49,7 @@ def own_part(run: Run, name: str) -> Split:
         raise ParameterError(asked, f"{dataset.name} has no such part", " or ".join(dataset.parts))
     if not part.labelled:
         raise ParameterError(asked, "it has no labels", "another part, or these data as --ood")
-    there, here = (facts.channels, *facts.size), tuple(part.x.shape[1:])
+    there, here = (facts.channels, *facts.size), (part.x.shape[1], *part.size)
     if there != here or facts.classes != dataset.classes:
         why = f"the data are {_shape(here)} with {len(dataset.classes)} classes now"
         wanted = f"the data of the training: {_shape(there)} with {len(facts.classes)} classes"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 Arrays = Mapping[str, NDArray[Any]]
+SLICE = ("image", "truth", "label", "entropy", "mutual_information")  # what slices.npz has of an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,9 @@ def panels(results: Results, arrays: Arrays, log: Arrays) -> Iterator[Panel]:
         arrays: predictions.npz.
         log: the columns of log.csv.
     """
-    if results["task"] == "classification":
+    if results["task"] == "segmentation":
+        yield from segmentation_panels(results, arrays)
+    elif results["task"] == "classification":
         yield from _confidence(results)
         yield from _calibration(results, arrays)
         yield _spread(results, arrays, "entropy", "Uncertainty", "entropy of the prediction, nats")
@@ -59,6 +62,48 @@ def panels(results: Results, arrays: Arrays, log: Arrays) -> Iterator[Panel]:
         yield _spread(results, arrays, "std", "Uncertainty", "standard deviation of the true value")
         yield _spread(results, arrays, "epistemic", "Epistemic uncertainty", "variance of the prediction over draws")
     yield from _training(log)
+
+
+def segmentation_panels(results: Results, arrays: Arrays) -> Iterator[Panel]:
+    """Slices with their uncertainty, calibration of the structures, and what abstaining from voxels leaves."""
+    classes = [str(name) for name in arrays["classes"]]
+    for k, (name, score) in enumerate(zip(arrays["names"].tolist(), arrays["dice"].tolist(), strict=True)):
+        image, truth, label, entropy, doubt = (arrays[f"{part}_{k}"] for part in SLICE)
+        share = float((truth != label).mean())
+        yield Panel(
+            f"slice_{k}",
+            "slices",
+            plots.overlay(image, truth, label, entropy, doubt, classes, f"{name}: Dice {score:.3f}"),
+            f"{name}: {percent(share)} of the voxels of this slice are wrong.",
+            f"Slice of {name}: image, true and predicted structures, errors, entropy and mutual information.",
+        )
+    structures = results["structures"]
+    lines = {s["name"]: (s["calibration"]["probability"], s["calibration"]["frequency"]) for s in structures}
+    gaps = ", ".join(f"{s['name']} {s['ece']:.3f}" for s in structures if s["ece"] is not None)
+    yield Panel(
+        "structure_calibration",
+        "structures",
+        plots.structure_calibration(lines),
+        "How often voxels belong to a structure, against the probability that they do; voxels of at least 1 %.",
+        f"Frequency against probability of the structures; expected calibration errors: {gaps}.",
+    )
+    curve = results["abstention"]
+    coverage, error = (np.array(curve[key], float) for key in ("coverage", "error"))
+    yield Panel(
+        "abstention_error",
+        "structures",
+        plots.risk_coverage(coverage, error, things="voxels"),
+        "The share of wrong voxels if only the most certain ones are kept and the others given to a person.",
+        f"Error rate against coverage, up to {percent(float(error[-1]))} on all voxels.",
+    )
+    series = {s["name"]: np.array(curve[f"dice_{k}"], float) for k, s in enumerate(structures, start=1)}
+    yield Panel(
+        "abstention_dice",
+        "structures",
+        plots.abstention_curve(coverage, series),
+        "Dice of each structure among the voxels that are kept, most certain first, over all images.",
+        "Dice against coverage: " + ", ".join(f"{name} {v[-1]:.3f} on all voxels" for name, v in series.items()) + ".",
+    )
 
 
 def _confidence(results: Results) -> Iterator[Panel]:

@@ -23,6 +23,7 @@ from mcrepar.workbench.training.log import read_log
 from mcrepar.workbench.training.run_folder import read_run
 
 TEMPLATE = "report.html.jinja"
+ARRAYS = {"segmentation": "slices.npz"}  # by task; of others predictions.npz
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -66,6 +67,7 @@ def _page(folder: Path, results: words.Results, figures: list[Panel], galleries:
         metrics=words.metric_rows(results),
         thresholds=words.threshold_rows(results),
         ood=words.ood_rows(results),
+        structures=words.structure_rows(results),
         notes=words.notes(results),
         sections=_sections(figures),
         galleries=galleries,
@@ -95,6 +97,8 @@ def _command(run: Mapping[str, Any], folder: Path) -> str:
 
 def _galleries(results: words.Results, arrays: Arrays) -> Iterator[dict[str, Any]]:
     """The pictures worth a look, group by group, of the in-distribution data and of each out-of-distribution set."""
+    if results["task"] in ARRAYS:  # whose figures show the images
+        return
     for prefix, name in [("", ""), *((f"ood_{name}_", name) for name in results["ood"])]:
         pictures, places, groups = (arrays[f"{prefix}thumbnail{key}"] for key in ("s", "_indices", "_groups"))
         for group, title in GROUPS.items():
@@ -145,13 +149,16 @@ def read_results(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
     asked, instead = f"the report of {folder}", f"mcrepar evaluate {folder}, which writes it"
     try:
         results = user_files.read_json(folder / "metrics.json")
-        arrays = read_npz(folder / "predictions.npz", npz_names(folder / "predictions.npz"))
+        task = results.get("task") if isinstance(results, dict) else None
+        place = folder / ARRAYS.get(str(task), "predictions.npz")
+        arrays = read_npz(place, npz_names(place))
     except FileNotFoundError as error:
         raise ParameterError(asked, f"there is no {Path(str(error.filename)).name}", instead) from None
     except (OSError, ValueError, EOFError) as error:
         raise ParameterError(asked, f"its results cannot be read ({type(error).__name__}: {error})", instead) from None
-    if not isinstance(results, dict) or not {"in", "task", "command"} <= set(results) or "y" not in arrays:
-        raise ParameterError(asked, "metrics.json or predictions.npz is of another form", instead)
+    needed = "names" if task in ARRAYS else "y"
+    if not isinstance(results, dict) or not {"in", "task", "command"} <= set(results) or needed not in arrays:
+        raise ParameterError(asked, f"metrics.json or {place.name} is of another form", instead)
     for name in results.get("ood") or ():
         figure_path(folder, str(name))
     return results, arrays
@@ -223,6 +230,10 @@ def print_results(results: words.Results, report: Path) -> None:
         _table(console, "out-of-distribution data", ("set", "examples", "score", "AUROC", "AUPR", "FPR95"), ood)
     for note in words.notes(results):
         console.print(f"note: {note}", markup=False)
+    if structures := words.structure_rows(results):
+        heads = ("structure", "images", "Dice", "ECE", "Dice at 95 % coverage")
+        _table(console, "structures", heads, [tuple(row.values()) for row in structures])
+        console.print(f"maps of labels, entropy and mutual information: {report.parent / 'maps'}", markup=False)
     console.print(str(report), markup=False, soft_wrap=True)
 
 

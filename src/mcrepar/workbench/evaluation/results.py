@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from mcrepar import __version__, metrics
 from mcrepar.data.dataset import Split
+from mcrepar.data.scans import Scans
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.calibration import complete
@@ -30,16 +31,16 @@ from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Prediction, predict
 from mcrepar.user_files import remove_stale, write_file
-from mcrepar.workbench.evaluation import EvaluateOptions
+from mcrepar.workbench.evaluation import EvaluateOptions, segmentation
 from mcrepar.workbench.evaluation.data_sets import OodData, own_part, read_ood
 from mcrepar.workbench.evaluation.figures import chosen, thumbnails
 from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
-from mcrepar.workbench.evaluation.report import print_results, write_report
+from mcrepar.workbench.evaluation.report import ARRAYS, print_results, write_report
 from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
 from mcrepar.workbench.training.twin import Twin, read_twin
 
-WRITTEN = r"predictions\.npz|metrics\.json|report\.html|.*\.png"
+WRITTEN = r"predictions\.npz|slices\.npz|metrics\.json|report\.html|.*\.png"
 FITTED = 64  # training examples on which the variances of moments are fitted
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
 
@@ -72,6 +73,8 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         options: what to predict.
     """
     own = own_part(run, options.split)
+    if isinstance(own, Scans):
+        return _evaluate_scans(run, own, options)
     ood = _ood_data(own, options)
     notes = [note for note in (run.note, run.changed, run.calibrate(), _fit_moments(run, options)) if note]
     kind = CLASSES if run.facts.classes else NUMBERS
@@ -89,18 +92,10 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     contents |= answers | _pictures(kind, own.x, answers, y, options.images)
     results = {
         "task": kind.name,
-        "mcrepar": __version__,
-        "data": _about_data(run, own, options.split),
-        "model": {"name": run.config.model, **_families(run.bnn)},
-        "draws": prediction.draws,
-        "method": "moments" if options.draws == "moments" else "draws",
-        "seed": options.seed,
-        "command": options.command(),
+        **_about(run, own, options, prediction.draws),
         "in": kind.scores(prediction, answers, y),
         "mean_weights": kind.scores(at_mean, kind.answers(at_mean), y),
         **kind.details(prediction, answers, y),
-        "posterior": _diagnosis(run.bnn),
-        "ood": {},
         "notes": notes,
     }
     if twin is not None:
@@ -119,6 +114,31 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         kept = {"y": other.split.y.numpy(), **theirs, **_pictures(kind, other.split.x, theirs, None, options.images)}
         contents |= {f"ood_{other.name}_{key}": value for key, value in kept.items()}
     return _write(run.folder, results, contents, options)
+
+
+def _evaluate_scans(run: Run, own: Scans, options: EvaluateOptions) -> Path:
+    """The same for images with a class for every voxel."""
+    segmentation.check(options)
+    notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
+    results, slices = segmentation.evaluate_scans(run, own, options, _Fixed)
+    about = _about(run, own, options, int(options.draws))
+    contents = {"classes": np.array(run.facts.classes, dtype=np.str_), **slices}
+    return _write(run.folder, {"task": "segmentation", **about, **results, "notes": notes}, contents, options)
+
+
+def _about(run: Run, own: Split, options: EvaluateOptions, draws: int) -> dict[str, Any]:
+    """What was evaluated, and how."""
+    return {
+        "mcrepar": __version__,
+        "data": _about_data(run, own, options.split),
+        "model": {"name": run.config.model, **_families(run.bnn)},
+        "draws": draws,
+        "method": "moments" if options.draws == "moments" else "draws",
+        "seed": options.seed,
+        "command": options.command(),
+        "posterior": _diagnosis(run.bnn),
+        "ood": {},
+    }
 
 
 class _Fixed(nn.Module):
@@ -245,7 +265,7 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
     for place in (folder, folder / "figures"):
         remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
-        write_file(folder / "predictions.npz", buffer.getvalue())
+        write_file(folder / ARRAYS.get(results["task"], "predictions.npz"), buffer.getvalue())
         write_file(path, (json.dumps(_finite(results), indent=1, allow_nan=False) + "\n").encode())
         report = write_report(folder)
     except OSError as error:

@@ -75,7 +75,8 @@ def verdict(results: Results) -> tuple[str, list[str]]:
     Args:
         results: metrics.json.
     """
-    return _of_numbers(results) if results["task"] == "regression" else _of_classes(results)
+    kinds = {"regression": _of_numbers, "segmentation": _of_voxels}
+    return kinds.get(results["task"], _of_classes)(results)
 
 
 def _of_classes(results: Results) -> tuple[str, list[str]]:
@@ -113,6 +114,39 @@ def _of_numbers(results: Results) -> tuple[str, list[str]]:
     return head, [f"{inside} {width}", *_of_ood(results, "uncertain")]
 
 
+def _of_voxels(results: Results) -> tuple[str, list[str]]:
+    scores, data = results["in"], results["data"]
+    each = ", ".join(f"{s['name']} {shown('dice', s['dice'])}" for s in results["structures"])
+    head = f"Dice {shown('dice', scores.get('dice'))} on {data['count']:,} {_things(data)}"
+    lines = [f"Of the structures: {each}."] if len(results["structures"]) > 1 else []
+    if "error_auroc" in scores:
+        near = scores.get("error_auroc_foreground")
+        among = "" if near is None else f" ({percent(near)} among voxels of structures)"
+        marked = f"{percent(scores['error_auroc'])} of all comparisons{among}"
+        lines.append(f"A wrong voxel has a larger entropy than a right one in {marked}.")
+    wrong, left = 1 - scores["voxel_accuracy"], scores["error_at_95_coverage"]
+    lines.append(f"Wrong in {percent(wrong)} of all voxels, and in {percent(left)} of the most certain 95 %.")
+    return head, lines
+
+
+def structure_rows(results: Results) -> list[dict[str, str]]:
+    """The structures of a segmentation as a table.
+
+    Args:
+        results: metrics.json.
+    """
+    return [
+        {
+            "name": s["name"],
+            "images": f"{s['images']:,}",
+            "dice": shown("dice", s["dice"]),
+            "ece": shown("ece", s["ece"]),
+            "kept": shown("dice", s["dice_at_95_coverage"]),
+        }
+        for s in results.get("structures", ())
+    ]
+
+
 def _of_ood(results: Results, word: str) -> list[str]:
     return [
         f"{name} data look more {word} than in-distribution data in {percent(about['auroc'])} of all comparisons."
@@ -134,6 +168,9 @@ def tiles(results: Results) -> list[dict[str, str]]:
     scores, count = results["in"], results["data"]["count"]
     if results["task"] == "regression":
         names = ("rmse", "log_likelihood", "coverage_90", "width_90")
+        return [_tile(name, scores[name]) for name in names if name in scores]
+    if results["task"] == "segmentation":
+        names = ("dice", "voxel_accuracy", "structure_ece", "error_auroc")
         return [_tile(name, scores[name]) for name in names if name in scores]
     low, high = wilson(round(scores["accuracy"] * count), count)
     note = f"95 % interval {percent(low)} to {percent(high)}; always the commonest class: "
@@ -169,8 +206,8 @@ def metric_rows(results: Results) -> list[dict[str, str]]:
             "sign": signs[METRICS[name].better],
             "better": METRICS[name].better,
             "value": shown(name, value),
-            "mean": shown(name, mean.get(name)) if name != "mutual_information" else NONE,
-            "twin": shown(name, twin.get(name)) if name != "mutual_information" else NONE,
+            "mean": shown(name, mean.get(name)) if not name.endswith("mutual_information") else NONE,
+            "twin": shown(name, twin.get(name)) if not name.endswith("mutual_information") else NONE,
         }
         for name, value in scores.items()
     ]

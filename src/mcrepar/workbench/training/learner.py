@@ -37,7 +37,7 @@ from mcrepar.workbench.training.setup import (
     make_bayesian,
     read_trained,
 )
-from mcrepar.workbench.training.task import Task
+from mcrepar.workbench.training.task import MOST_VOXELS, Task
 from mcrepar.workbench.training.twin import write_twin
 
 
@@ -138,7 +138,7 @@ class Learner:
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             if self.bayesian is not None:
                 return elbo(
-                    self.model, self.likelihood, x, y, len(self.task.train), beta=self.beta(step),
+                    self.model, self.likelihood, x, y, self.task.facts.data_size, beta=self.beta(step),
                     draws=config.draws, last_layer_draws=config.last_layer_draws,
                 )  # fmt: skip
             output = self.model(x)
@@ -289,10 +289,10 @@ def total_score(likelihood: Likelihood, mean: Tensor, y: Tensor) -> float:
     Args:
         likelihood: of y.
         mean: probabilities of classes, or the mean of y.
-        y: classes, or numbers in the shape of the mean.
+        y: classes, also as weighted labels of voxels, or numbers in the shape of the mean.
     """
     if isinstance(likelihood, OneOfMany):
-        return float((mean.argmax(1) == y).sum())
+        return float((mean.argmax(1) == (y.argmax(1) if y.dim() == mean.dim() else y)).sum())
     return float((mean - y).square().sum())
 
 
@@ -322,7 +322,8 @@ def validate(
         world: of processes.
     """
     mine = torch.arange(world.rank, len(split), world.size)
-    parts = [split.at(mine[k : k + BATCH]) for k in range(0, len(mine), BATCH)]
+    size = BATCH if split.y.dim() == 1 else max(1, min(BATCH, MOST_VOXELS // split.y[0].numel()))
+    parts = [split.at(mine[k : k + size]) for k in range(0, len(mine), size)]
     draws = draws if isinstance(net, BayesianModule) else 1
     means: list[Any] = [0.0] * len(parts)
     logs: list[list[Tensor]] = [[] for _ in parts]  # log p(y | draw), by part and draw
@@ -339,4 +340,5 @@ def validate(
     nll = -sum(float(each.sum()) for each in log_probs) / draws
     lpd = sum(float((each.logsumexp(0) - math.log(draws)).sum()) for each in log_probs)
     nll, lpd, score = (sum(column) for column in zip(*world.gather([nll, lpd, score]), strict=True))
-    return Validated(nll / len(split), lpd / len(split), mean_score(likelihood, score, len(split)))
+    count = len(split.labels)  # of examples, or of voxels that count
+    return Validated(nll / count, lpd / count, mean_score(likelihood, score, count))

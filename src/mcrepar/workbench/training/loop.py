@@ -168,12 +168,13 @@ class Trainer:
 
     def _count(self, e: Elbo, y: Tensor) -> None:
         sums, likelihood = self.position.sums, self.learner.likelihood
+        mean = likelihood.mean(self.learner.output.float())
         sums.steps += 1
-        sums.data += len(y)
+        sums.data += mean[:, 0].numel()  # of examples, or of voxels
         sums.loss += e.loss.item()
         sums.nll += e.nll.item()
         sums.kl += e.kl.item()
-        sums.score += total_score(likelihood, likelihood.mean(self.learner.output.float()), y)
+        sums.score += total_score(likelihood, mean, y)
 
     # ---- the end of an epoch
 
@@ -209,7 +210,7 @@ class Trainer:
             return False
         with torch.no_grad():
             kl = 0.0 if learner.bayesian is None else float(learner.bayesian.kl())
-        loss = found.nll + final_beta(config) * kl / len(self.task.train)
+        loss = found.nll + final_beta(config) * kl / self.task.facts.data_size
         row["val_loss"] = loss
         now = -found.lpd if config.stop_on == "predictive" else loss
         better = now < p.best

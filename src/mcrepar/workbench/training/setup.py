@@ -15,7 +15,7 @@ from mcrepar.data.dataset import Dataset
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.priors import prior
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.likelihoods import LIKELIHOODS, Likelihood, Normal, likelihood_of
+from mcrepar.likelihoods import LIKELIHOODS, Likelihood, Normal, PerVoxel, likelihood_of
 from mcrepar.models import model
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import restore_initial
@@ -57,12 +57,16 @@ class Units(nn.Module):
 
 def build_likelihood(config: TrainConfig, facts: Facts) -> Likelihood:
     """The one that was asked for, the scale of a Normal beginning with the standard deviation of y."""
-    asked = config.likelihood if config.likelihood != "auto" else "categorical" if facts.classes else "normal"
+    usual = "per_voxel" if facts.voxels else "categorical" if facts.classes else "normal"
+    asked = config.likelihood if config.likelihood != "auto" else usual
     try:
         likelihood = likelihood_of(asked)
     except ParameterError as error:
         raise ParameterError(f"--likelihood {asked}", error.why, f"auto, {', '.join(LIKELIHOODS)}") from None
     assert likelihood is not None
+    if bool(facts.voxels) != isinstance(likelihood, PerVoxel):
+        what = "y is a class for every voxel" if facts.voxels else "y is no class for every voxel"
+        raise ParameterError(f"--likelihood {asked}", what, "--likelihood auto")
     if isinstance(likelihood, Normal):
         likelihood = Normal(config.noise)
         if likelihood.log_scale is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 
 from mcrepar.data import DATASETS, load
-from mcrepar.data.batches import augment, channel_statistics, hold_out
+from mcrepar.data.batches import AUGMENTATIONS, augment, channel_statistics, hold_out
 from mcrepar.data.dataset import Dataset, Split
+from mcrepar.data.scans import Scans
 from mcrepar.errors import ParameterError
-from mcrepar.trained_model import Preparation
+from mcrepar.trained_model import LAYOUTS, Preparation
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.schedules import generator_of
+
+MOST_VOXELS = 2**22  # that go through a network of patches at once where no batch size was asked for
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Facts:
         simulated: whether the data were made by a program.
         digest: of x and y, to know them again.
         skipped: how many damaged files were left out.
+        voxels: of all training images, where y is a class for every voxel; else 0.
     """
 
     count: int
@@ -49,6 +54,12 @@ class Facts:
     simulated: bool
     digest: str = ""
     skipped: int = 0
+    voxels: int = 0
+
+    @property
+    def data_size(self) -> int:
+        """What the KL is divided by: the number of examples, or of voxels where each has a class of its own."""
+        return self.voxels or self.count
 
     @classmethod
     def of(cls, dataset: Dataset, train: Split) -> Facts:
@@ -59,6 +70,7 @@ class Facts:
         return cls(
             len(train), dataset.channels, dataset.size, dataset.classes, tuple(mean.tolist()), tuple(std.tolist()),
             target, dataset.source, dataset.simulated, digest(train), len(dataset.skipped),
+            train.voxels if isinstance(train, Scans) else 0,
         )  # fmt: skip
 
     @classmethod
@@ -109,6 +121,10 @@ def digest(split: Split) -> str:
 def calibration_batch(train: Split, config: TrainConfig, facts: Facts) -> Tensor:
     """Training data on which norm layers find the statistics of a draw, augmented as those were that they learned."""
     noise = generator_of(config.seed, "calibration")
+    if isinstance(train, Scans):
+        count = max(2, min(config.calibration, MOST_VOXELS // math.prod(train.patch)))
+        index = torch.randint(len(train), (count,), generator=noise)
+        return facts.preparation(config)(train.random_patches(index, len(facts.classes), noise)[0])
     order = torch.randperm(len(train), generator=noise)
     x = augment(train.x[order[: config.calibration]], _augmentation(config), generator=noise)
     return facts.preparation(config)(x)
@@ -149,17 +165,27 @@ class Task:
         if not dataset.size and config.augment not in ("auto", "none"):
             why = "the data are rows of numbers, which have no sides"
             raise ParameterError(f"--augment {config.augment}", why, "--augment none")
+        if isinstance(train, Scans) and AUGMENTATIONS.get(config.augment, (False,))[0]:
+            why = "random patches are crops already"
+            raise ParameterError(f"--augment {config.augment}", why, "--augment flip, or none")
+        if isinstance(validation, Scans):
+            validation = validation.tiled()
         return cls(config, world, Facts.of(dataset, train), train, validation)
+
+    @property
+    def count(self) -> int:
+        """Examples of an epoch; of an image with a label map as many patches as its reader was told."""
+        return len(self.train) * self.train.repeats
 
     @property
     def batches(self) -> int:
         """Steps of an epoch; examples that do not fill a batch come in another epoch."""
-        return max(1, len(self.train) // self.config.batch_size)
+        return max(1, self.count // self.config.batch_size)
 
     def order(self, epoch: int) -> Tensor:
         """The examples of this process by step, (batches, share of a batch): its columns of a permutation of all."""
-        count, size = len(self.train), self.world.size
-        order = torch.randperm(count, generator=generator_of(self.config.seed, "order", epoch))
+        count, size = self.count, self.world.size
+        order = torch.randperm(count, generator=generator_of(self.config.seed, "order", epoch)) % len(self.train)
         batch = min(self.config.batch_size, count - count % size)
         return order[: self.batches * batch].view(self.batches, batch)[:, self.world.rank :: size]
 
@@ -171,11 +197,23 @@ class Task:
             step: on which, with the rank, the augmentation depends.
         """
         kind, noise = _augmentation(self.config), generator_of(self.config.seed, "augment", step, self.world.rank)
+        if isinstance(self.train, Scans):
+            return self._patches(*self.train.random_patches(index, len(self.facts.classes), noise), kind, noise)
         part = self.train.at(index)
         return self.plain(Split(augment(part.x, kind, generator=noise), part.y))
 
+    def _patches(self, x: Tensor, y: Tensor, kind: str, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Input and weighted labels of patches, both mirrored alike: right and left are the ends of the first axis."""
+        both = torch.cat([self.facts.preparation(self.config)(x), y], 1)
+        turned = both.transpose(2, 3) if both.dim() == 4 else both  # of an image, the last axis is mirrored
+        turned = augment(turned, kind, generator=noise)
+        both = (turned.transpose(2, 3) if both.dim() == 4 else turned).to(self.world.device)
+        layout = LAYOUTS[both.dim()] if self.config.channels_last else torch.contiguous_format
+        return both[:, : x.shape[1]].contiguous(memory_format=layout), both[:, x.shape[1] :].contiguous()
+
     def plain(self, split: Split) -> tuple[Tensor, Tensor]:
         """Input and y of examples as they are; real numbers as a column, like the network's output."""
+        split = split.middle() if isinstance(split, Scans) else split
         y = split.y.reshape(len(split), 1) if split.y.is_floating_point() else split.y
         return self.facts.preparation(self.config)(split.x.to(self.world.device)), y.to(self.world.device)
 

@@ -1,4 +1,4 @@
-"""The 3D networks: the paper's figure, any size, and norms that do not need a large batch."""
+"""The U-Nets: the paper's figure, images and volumes of any size, and norms that do not need a large batch."""
 
 import pytest
 import torch
@@ -44,6 +44,20 @@ def test_a_class_for_every_voxel_of_any_volume(size):
     net = model("unet3d", classes=3, channels=2, width=2)
     out = net(torch.randn(1, 2, *size))  # a batch of one trains too
     assert out.shape == (1, 3, *size)
+
+
+@pytest.mark.parametrize(("size", "halvings"), [((17, 24), 4), ((40, 33), 4), ((5, 9), 2), ((3, 3), 1)])
+def test_a_class_for_every_pixel_of_any_image(size, halvings):
+    net = model("unet2d", classes=3, channels=2, width=2, halvings=halvings, norm="group", size=size)
+    assert net(torch.randn(1, 2, *size)).shape == (1, 3, *size)
+    assert sum(isinstance(m, nn.ConvTranspose2d) for m in net.modules()) == halvings
+
+
+def test_images_and_volumes_go_through_the_same_layers():
+    flat, solid = (model(name, classes=3, channels=1, width=2) for name in ("unet2d", "unet3d"))
+    assert [n for n, _ in flat.named_parameters()] == [n for n, _ in solid.named_parameters()]
+    shapes = [(a.shape, b.shape) for a, b in zip(flat.parameters(), solid.parameters(), strict=True)]
+    assert all(tuple(b)[: len(a)] == tuple(a) for a, b in shapes)
 
 
 class Below(nn.Module):
