@@ -105,6 +105,26 @@ def _small_network(found: dict[str, Any]) -> list[str]:
     return [head, "", "| what | takes |", "|---|---|", *rows, "", last]
 
 
+def networks_block(found: dict[str, Any]) -> list[str]:
+    """A step of every network by every way, over the deterministic one."""
+    networks = found["networks"]
+    names = [name for name in dict.fromkeys(n for rows in networks.values() for n in rows) if name != "deterministic"]
+    cell = {True: "**{:.2f}x**", False: "{:.2f}x"}
+    ours = [name for name in names if "," in name or name == "rank-1"]
+    rows = [
+        f"| {name} | "
+        + " | ".join(cell[name in ours].format(r[name]["ratio"]) if name in r else "-" for r in networks.values())
+        + " |"
+        for name in names
+    ]
+    spread = max(abs(r["halves"][0] / r["halves"][1] - 1) for rows in networks.values() for r in rows.values())
+    head = (
+        f"A training step over the deterministic one ({_where(found)}; forward, KL in closed form or by `stats`, "
+        f"backward, fused Adam; ours in bold; the two halves of the rounds differ by at most {100 * spread:.0f} %):"
+    )
+    return [head, "", f"| step | {' | '.join(networks)} |", "|---|" + "---|" * len(networks), *rows]
+
+
 def peers_block(found: dict[str, Any]) -> list[str]:
     """A step with M = 1000 by our methods and by other libraries, and which points of correctness they pass."""
     head = (
@@ -223,6 +243,7 @@ BLOCKS = {
     "uci": Block("README.md", "quality", uci_block),
     "kl": Block("docs/benchmarks.md", "kl.json", kl_block),
     "step": Block("docs/benchmarks.md", "step.json", step_block),
+    "networks": Block("docs/benchmarks.md", "step_networks.json", networks_block),
     "peers": Block("docs/benchmarks.md", "peers.json", peers_block),
     "steps": Block("docs/peers.md", "peers.json", steps_block),
     "checks": Block("docs/peers.md", "peers.json", checks_block),
