@@ -251,7 +251,7 @@ BLOCKS = {
     "predict": Block("docs/benchmarks.md", "predict.json", predict_block),
     "moments_training": Block("docs/benchmarks.md", "moments_training.json", training_block),
     "moments_quality": Block("docs/benchmarks.md", "moments_quality.json", moments_quality_block),
-    "classes": Block("docs/benchmarks.md", "quality", classes_block),
+    "classes": Block("docs/posteriors.md", "quality", classes_block),
     "noise": Block("docs/benchmarks.md", "gradient_noise.json", noise_block),
     "simulation": Block("docs/benchmarks.md", "simulation.json", simulation_block),
     "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
