@@ -1,6 +1,6 @@
 """How far the pass of moments is from many draws: mean and variance at every layer and at the output.
 
-python benchmarks/moments.py [--draws 10000] [--only PART_OF_A_NAME] [--out FOLDER]
+python benchmarks/moments.py [--draws 10000] [--only PART_OF_A_NAME] [--out FOLDER]; the others stay as they are
 
 Networks for digits are trained first (deterministic, a few hundred steps), the others are at their initialisation; all
 become Bayesian with initial_std=0.1 (Normal weights) or 0.05 (rank-1 factors). The draws use the norm statistics that
@@ -211,14 +211,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    found, where = [], machine()
+    file, where = options.out / "moments.json", machine()
+    before = json.loads(file.read_text())["networks"] if file.exists() else []
+    found = {network["name"]: network for network in before}
     for name in CASES:
         if options.only in name:
-            found.append(case(name, options.draws))
-            last = [found[-1][kind][-1] for kind in ("plain", "fitted")]
+            found[name] = case(name, options.draws)
+            last = [found[name][kind][-1] for kind in ("plain", "fitted")]
             print(name, *(f"mean {row['mean']:.3f} variance {row['variance']:.3f}" for row in last), flush=True)
-            content = {"machine": where, "networks": found}
-            (options.out / "moments.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            content = {"machine": where, "networks": [found[known] for known in CASES if known in found]}
+            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
