@@ -29,7 +29,6 @@ from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
 
-
 MISFIT = re.compile(r"cannot be multiplied|expected input|Expected \dD|should contain \d+ elements|size mismatch")
 
 
