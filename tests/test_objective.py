@@ -421,3 +421,26 @@ def test_a_loss_that_is_not_finite_names_the_tensor():
     with torch.no_grad():
         bnn.latents["2/weight"].log_scale[0, 0] = math.nan
     refused("the nll is nan; .*: latents.2/weight.log_scale", bnn=bnn)
+
+
+@pytest.mark.parametrize("forward", ["weights", "local", "flipout", "per_example"])
+@pytest.mark.parametrize("draws", [1, 3])
+def test_examples_of_a_wrong_shape_are_refused_with_it(forward, draws):
+    bnn = mcrepar.bayesian(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), "normal", forward=forward)
+    with pytest.raises(mcrepar.ParameterError, match=r"cannot take x of shape \(8, 5\).*Use examples of the shape"):
+        mcrepar.elbo(bnn, "normal", torch.zeros(8, 5), torch.zeros(8, 1), data_size=100, draws=draws)
+
+
+def test_channels_that_are_wrong_are_refused_and_other_errors_stay_as_they_are():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(2))
+    net(torch.zeros(2, 1, 6, 6))
+    bnn, y = mcrepar.bayesian(net), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(mcrepar.ParameterError, match=r"cannot take x of shape \(2, 3, 6, 6\) .*3 channels"):
+        mcrepar.elbo(bnn, "categorical", torch.zeros(2, 3, 6, 6), y, data_size=100)
+
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        mcrepar.elbo(mcrepar.bayesian(Broken(3, 2)), "categorical", torch.zeros(2, 3), y, data_size=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pas
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
+
+MISFIT = re.compile(r"cannot be multiplied|expected input|Expected \dD|should contain \d+ elements|size mismatch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +143,7 @@ def _nll_and_kl(
             else:
                 with _default_rng_from(generator, bnn):
                     if last_layer_draws is None:
-                        u = the_tensor(bnn(*args, **kwargs), output)
+                        u = the_tensor(_run(bnn, args, kwargs, x) if eager else bnn(*args, **kwargs), output)
                     else:
                         bound = last_layer_draws == "exact" and isinstance(chosen, Categorical)
                         u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output), not bound)
@@ -157,6 +160,18 @@ def _nll_and_kl(
                 nlls[-1].detach,
             )
         return nlls[0] if len(nlls) == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
+
+
+def _run(bnn: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> Any:
+    """The network's output; what torch says of an input that does not fit, as a sentence that names its shape."""
+    try:
+        return bnn(*args, **kwargs)
+    except RuntimeError as error:
+        if not MISFIT.search(str(error)):
+            raise
+        shapes = ", ".join(f"{name} of shape {tuple(t.shape)}" for name, t in _inputs(x)) or "this x"
+        instead = "examples of the shape that its layers were built for"
+        raise ParameterError("elbo", f"the network cannot take {shapes} ({error})", instead) from error
 
 
 def _outputs_at_once(
