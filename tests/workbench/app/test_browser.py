@@ -26,7 +26,7 @@ CHANGES = {
     "memory": {"network": "VGG-16", "batch": "32", "memory": "24", "iterations": "10^4", "posterior": "gamma",
                "prior": "gamma"},
     "run": {"run": "simulated", "threshold": "0.55", "show": "sure"},
-    "network": {"network": "zoo:small_conv", "posterior": "normal", "prior": "laplace", "draws": "3", "fit": "true"},
+    "network": {"draws": "3", "network": "zoo:small_conv", "posterior": "normal", "prior": "laplace", "fit": "true"},
 }  # fmt: skip
 FAMILIES = {  # the fields that only some families have
     ("horseshoe", "mixture"): {"q_slab": "2.5", "p_mix": "0.3", "p_scale1": "2", "p_scale2": "0.4"},

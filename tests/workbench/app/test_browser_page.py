@@ -150,12 +150,12 @@ def test_the_page_without_a_server(open_page, tmp_path):
 def test_the_server_going_away_is_said(open_page):
     process, url = start_server()
     try:
-        page = open_page(url=url).go("?view=network")
+        page = open_page(url=url).go("?view=graph")
     finally:
         stop_server(process)
     page.page.wait_for_selector(".notice:not([hidden])")
     assert "The server has gone" in page.panel(".notice").inner_text()
-    assert page.traces("kl")
+    assert page.traces("direct")
 
 
 def test_a_page_that_hangs_ends_its_test_and_no_other(chromium, server):

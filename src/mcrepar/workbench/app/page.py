@@ -71,8 +71,8 @@ def _tabs(views: Iterable[View]) -> list[Tag]:
     rows = [tags.div({"role": "tablist", "aria-label": "Views"}, *first)]
     for group, members in groups.items():
         if members[0].group:
-            row = {"role": "tablist", "class": "below", "aria-label": group, "hidden": ""}
-            rows.append(tags.div(row, *map(_tab, members)))
+            tabs = map(_tab, members)
+            rows.append(tags.div({"role": "tablist", "class": "below", "aria-label": group}, *tabs, hidden=""))
     return rows
 
 

@@ -110,7 +110,10 @@ def _tensor_figures(found: Diagnosis) -> list[Figure]:
     largest, loudest = max(rows, key=lambda t: t.kl_per_weight), min(rows, key=lambda t: t.signal_to_noise)
     zero: dict[str, Any] = {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}
     even = [_level(rows)] if loudest.signal_to_noise < 3 else []
-    shares = {"effectively random": [t.effective / t.weights for t in rows], "at the prior": [t.at_prior for t in rows]}
+    shares: dict[str, list[float | None]] = {
+        "effectively random": [t.effective / t.weights for t in rows],
+        "at the prior": [t.at_prior for t in rows],
+    }
     count = f"{found.effective:,.0f} of {found.weights:,} in all"
     figures = [
         Figure("kl", "KL per weight", f"The KL of a weight, tensor by tensor; most in {largest.name}.",
@@ -122,7 +125,7 @@ def _tensor_figures(found: Diagnosis) -> list[Figure]:
                loudest.signal_to_noise > 0, {"xaxis": axis}),
         Figure("shares", "How many weights are random",
                f"The shares of a tensor's weights that are effectively random ({count}) and that are at the prior.",
-               [_curve(name, rows, y, place) for place, (name, y) in enumerate(shares.items()) if y[0] is not None],
+               [_curve(name, rows, y, place) for place, (name, y) in enumerate(shares.items()) if set(y) != {None}],
                _AXIS, "share of its weights", layout=zero),
     ]  # fmt: skip
     return [figure for figure in figures if figure.traces]
