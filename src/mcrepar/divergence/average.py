@@ -167,8 +167,9 @@ class _Mean(torch.autograd.Function):
         refuse_second_derivatives("stream" if ctx.replay is None else "regen")
         if ctx.replay is None:
             return None, None, None, *(None if s is None else s * grad.to(s.dtype) for s in ctx.saved_tensors)
-        _, slopes = _accumulate(*ctx.replay, ctx.saved_tensors, ctx.needs_input_grad[3:])
-        scale = grad / ctx.replay[1].draws
+        integrand, chunks = ctx.replay
+        _, slopes = _accumulate(integrand, chunks, ctx.saved_tensors, ctx.needs_input_grad[3:])
+        scale = grad / chunks.draws
         return None, None, None, *(None if s is None else s.mul_(scale.to(s.dtype)) for s in slopes)
 
 
