@@ -112,8 +112,12 @@ def _write_maps(run: Run, scan: Scan, found: VoxelPrediction) -> None:
         "entropy": found.entropy.numpy().astype(np.float32),
         "mutual_information": found.mutual_information.numpy().astype(np.float32),
     }
-    for name, values in maps.items():
-        write_map(folder / f"{scan.name}_{name}.nii.gz", scan, values)
+    try:
+        for name, values in maps.items():
+            write_map(folder / f"{scan.name}_{name}.nii.gz", scan, values)
+    except OSError as error:
+        why = f"{folder} cannot be written ({error.strerror or error})"
+        raise ParameterError(f"evaluate {run.folder}", why, "a disk with space where you may write") from None
 
 
 def _structures(counts: VoxelCounts, names: Sequence[str]) -> list[dict[str, Any]]:
