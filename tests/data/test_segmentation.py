@@ -157,7 +157,9 @@ def test_a_wrong_label_map_is_refused_by_its_name(tmp_path, values, affine, word
 def test_labels_with_gaps_are_refused(tmp_path):
     study(tmp_path)
     save(tmp_path / "scans/1/label.nii.gz", np.full(SIZE, 9, np.uint8))
-    with pytest.raises(ParameterError, match=r"scans/1/label.nii.gz.*it holds the label 9, and no image has the label 3"):
+    with pytest.raises(
+        ParameterError, match=r"scans/1/label.nii.gz.*it holds the label 9, and no image has the label 3"
+    ):
         read(tmp_path)
 
 

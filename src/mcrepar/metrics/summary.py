@@ -227,7 +227,7 @@ def segmentation(counts: VoxelCounts) -> dict[str, float]:
     >>> segmentation(counts)["dice"]
     1.0
     """
-    rows = {name: row.compute for name, row in SEGMENTATION.items()} | _OF_VOXELS
+    rows = {**{name: row.compute for name, row in SEGMENTATION.items()}, **_OF_VOXELS}
     values = {name: rows[name](counts) for name in SEGMENTATION}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -84,7 +84,7 @@ def _heat(figure: Figure, axes: Any, values: NDArray[Any]) -> None:
     most = max(float(values.max()), 1e-12)
     shares = np.clip(values / most, 0, 1)
     drawn = axes.imshow(values, cmap="inferno", vmin=0, vmax=most, alpha=0.25 + 0.75 * shares, interpolation="nearest")
-    place = axes.inset_axes((0.5, -0.09, 0.5, 0.035))
+    place = axes.inset_axes((0.45, -0.09, 0.45, 0.035))
     drawn.set_array(values)
     bar = figure.colorbar(drawn, cax=place, orientation="horizontal", ticks=[0, most])
     if bar.solids is not None:

@@ -121,6 +121,7 @@ def test_without_config_yaml_the_options_come_from_the_checkpoint(tmp_path):
 SIZES = {
     "digits": (1, (8, 8), 10), "mnist": (1, (28, 28), 10), "fashion_mnist": (1, (28, 28), 10),
     "cifar10": (3, (32, 32), 10), "medmnist": (1, (28, 28, 28), 2), "brain": (1, (35, 42, 35), 2),
+    "structures": (1, (48, 48), 3),
 }  # fmt: skip
 
 

@@ -158,3 +158,9 @@ def test_a_held_out_part_has_whole_subjects(tmp_path):
     _, training, held = read_data(config(**options))
     assert (len(training), len(held)) == (5, 2)
     assert not {s.subject for s in training.about} & {s.subject for s in held.about}
+
+
+def test_calibration_takes_patches_of_bounded_number(monkeypatch):
+    assert task(calibration=5).calibration().shape == (5, 1, 16, 16)
+    monkeypatch.setattr("mcrepar.workbench.training.task.CALIBRATION_VOXELS", 3 * 16 * 16)
+    assert len(task().calibration()) == 3

@@ -40,7 +40,7 @@ from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
 from mcrepar.workbench.training.twin import Twin, read_twin
 
-WRITTEN = r"predictions\.npz|slices\.npz|metrics\.json|report\.html|.*\.png"
+WRITTEN = r"predictions\.npz|slices\.npz|metrics\.json|report\.html|.*\.png|.*\.nii\.gz"
 FITTED = 64  # training examples on which the variances of moments are fitted
 EXTRAS = ("matplotlib", "jinja2", "rich")  # of the report and the tables, looked for before the long work
 
@@ -262,7 +262,7 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **contents)
     path = folder / "metrics.json"
-    for place in (folder, folder / "figures"):
+    for place in (folder, folder / "figures", folder / segmentation.MAPS):
         remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
         write_file(folder / ARRAYS.get(results["task"], "predictions.npz"), buffer.getvalue())

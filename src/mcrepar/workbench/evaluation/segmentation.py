@@ -112,8 +112,12 @@ def _write_maps(run: Run, scan: Scan, found: VoxelPrediction) -> None:
         "entropy": found.entropy.numpy().astype(np.float32),
         "mutual_information": found.mutual_information.numpy().astype(np.float32),
     }
-    for name, values in maps.items():
-        write_map(folder / f"{scan.name}_{name}.nii.gz", scan, values)
+    try:
+        for name, values in maps.items():
+            write_map(folder / f"{scan.name}_{name}.nii.gz", scan, values)
+    except OSError as error:
+        why = f"{folder} cannot be written ({error.strerror or error})"
+        raise ParameterError(f"evaluate {run.folder}", why, "a disk with space where you may write") from None
 
 
 def _structures(counts: VoxelCounts, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -146,8 +150,9 @@ def _thinned(curve: dict[str, NDArray[Any]]) -> dict[str, list[float]]:
 
 
 def _slice(image: Tensor, y: Tensor, found: VoxelPrediction) -> Arrays:
-    """The slice across the last axis that is most uncertain, front at the top, right on the right."""
-    z = int(found.entropy.sum((0, 1)).argmax())
+    """The slice across the last axis with most of the structures, front at the top, right on the right."""
+    shown = y > 0 if bool((y > 0).any()) else found.entropy
+    z = int(shown.sum((0, 1)).argmax())
     parts = {
         "image": image[0], "truth": y, "label": found.label.to(torch.uint8), "entropy": found.entropy.float(),
         "mutual_information": found.mutual_information.float(),

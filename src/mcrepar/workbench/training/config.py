@@ -86,7 +86,7 @@ class BayesOptions:
     )
     kl_warmup: float = option(0.3, "linear: the share of all steps over which the weight rises from 0 to beta")
     kl_cycles: int = option(4, "cyclic: how many times it rises")
-    likelihood: str = option("auto", "a name of mcrepar.likelihoods.LIKELIHOODS; auto: categorical or normal")
+    likelihood: str = option("auto", "a name of mcrepar.likelihoods.LIKELIHOODS; auto: as y is")
     noise: float | Literal["learned", "heteroscedastic"] = option("learned", "normal: the standard deviation of y")
 
 

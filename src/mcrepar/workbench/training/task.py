@@ -21,6 +21,7 @@ from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.schedules import generator_of
 
+CALIBRATION_VOXELS = 2**20  # of patches: as many numbers for every channel are enough for a mean and a variance
 MOST_VOXELS = 2**22  # that go through a network of patches at once where no batch size was asked for
 
 
@@ -122,7 +123,7 @@ def calibration_batch(train: Split, config: TrainConfig, facts: Facts) -> Tensor
     """Training data on which norm layers find the statistics of a draw, augmented as those were that they learned."""
     noise = generator_of(config.seed, "calibration")
     if isinstance(train, Scans):
-        count = max(2, min(config.calibration, MOST_VOXELS // math.prod(train.patch)))
+        count = max(2, min(config.calibration, CALIBRATION_VOXELS // math.prod(train.patch)))
         index = torch.randint(len(train), (count,), generator=noise)
         return facts.preparation(config)(train.random_patches(index, len(facts.classes), noise)[0])
     order = torch.randperm(len(train), generator=noise)
