@@ -21,7 +21,7 @@ from mcrepar.distributions.posteriors import POSTERIORS
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.likelihoods import Categorical, Likelihood
 from mcrepar.models import MODELS, model
-from mcrepar.nn.folder import CONFIG
+from mcrepar.nn.model_folder import CONFIG
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.saving import load
 from mcrepar.user_files import read_json
