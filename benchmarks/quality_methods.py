@@ -325,6 +325,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "laplace, natural": mean_field(
         mcrepar.prior("normal", scale=0.316), "laplace", adam=0.0, natural=0.1, scale_rate=1e-3
     ),
+    "normal hierarchical .1": mean_field(mcrepar.prior("hierarchical", scale=0.1, loc_scale=0.316)),
     "normal hierarchical .05": mean_field(mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316)),
     "normal hierarchical .02": mean_field(mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126)),
     "normal hierarchical .02, SGD": mean_field(
