@@ -148,7 +148,7 @@ def horseshoe(
             f"horseshoe(net, {wrong}=...)", why, "bayesian(horseshoe_scales(net), ...) for another one"
         )
     scales = {"posterior": "lognormal", "signs": "positive"}
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "original": {"prior": prior("normal")},
         "0.local": {**scales, "prior": prior("half_cauchy", scale=1.0)},
         "0.shared": {**scales, "prior": prior("half_cauchy", scale=scale)},
