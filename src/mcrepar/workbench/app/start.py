@@ -65,9 +65,9 @@ def application(runs: Path | None, hosts: frozenset[str] = LOCAL) -> Guard:
 
 
 def warm_up(answers: Answers, ending: threading.Event) -> None:
-    """Measure every network and answer every view once, so that what is computed once is there when someone asks."""
+    """Measure every network and answer every lasting view once: what is computed once is there when someone asks."""
     tasks: list[Callable[[], object]] = [partial(random_weights, name) for name in MODELS]
-    tasks += [partial(answers.reply, view, {}, again=False) for view in answers.views.values()]
+    tasks += [partial(answers.reply, view, {}, again=False) for view in answers.views.values() if view.lasting]
     for task in tasks:
         if ending.is_set():
             return
