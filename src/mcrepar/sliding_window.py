@@ -74,7 +74,7 @@ def predict_image(
     p_k(v) = sum_w g_w(v) softmax(f(window w; W_k))(v) / sum_w g_w(v), then p = mean_k p_k, and the mean of H[p_k]
 
     A draw W_k serves all windows of the image, so that p_k is the answer of one network and the mutual information is
-    about the weights alone, not about where windows end. Memory: 2 C + 3 numbers per voxel for C classes, and one batch
+    about the weights alone, not about where windows end. Memory: 2 C + 4 numbers per voxel for C classes, and one batch
     of windows, whatever the number of draws. Images that are shorter than a window are extended by their last voxels.
 
     Args:

@@ -32,7 +32,7 @@ def evaluated(tmp_path_factory):
     study(root, size=(12, 13, 14), count=6, parts=("train", "train", "val", "test", "train", "test"))
     config = TrainConfig(
         data="segmentation", root=str(root), data_options={"patch": (9, 9), "classes": ("air", "skin", "bone")},
-        model="unet2d", model_options={"width": 4, "halvings": 1, "norm": "group"}, epochs=12, batch_size=3, lr=0.02,
+        model="unet2d", model_options={"width": 4, "halvings": 1, "norm": "group"}, epochs=6, batch_size=3, lr=0.02,
         validation_draws=1, out=str(root / "run"), progress="none", twin=True, beta=0.01, kl_schedule="constant",
     )  # fmt: skip
     train(config)
