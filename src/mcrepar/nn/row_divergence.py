@@ -55,16 +55,17 @@ def fixed_kl(tensors: Sequence[RandomTensor], places: Tensor) -> Divergence | No
         total, draws = total + found.rest, found.draws
         for f, tau in found.factors:
             factors[tau, (f.a, f.b, f.j, f.center if f.a or f.j else 0.0)][k] += f.factor
-    like = tensors[0].log_scale
+    like, sizes = tensors[0].log_scale, [tensor.log_scale.numel() for tensor in tensors]
 
     def each(numbers: list[float]) -> Number:
-        """One number where all tensors have the same, else one for every weight."""
-        alike = len(set(numbers)) == 1
-        return numbers[0] if alike else torch.tensor(numbers, dtype=wide_dtype(like.dtype), device=like.device)[places]
+        """One number where all tensors have the same, else one for every weight, made where they are."""
+        if len(set(numbers)) == 1:
+            return numbers[0]
+        pairs = zip(sizes, numbers, strict=True)
+        return torch.cat([torch.full((n,), x, dtype=wide_dtype(like.dtype), device=like.device) for n, x in pairs])
 
     live = {key: each(numbers) for key, numbers in factors.items() if any(numbers)}
     taus = tuple(dict.fromkeys(tau for tau, _ in live if tau is not None))
-    sizes = [tensor.log_scale.numel() for tensor in tensors]
     return partial(_contracted, live, total, partial(_means, taus, draws, sizes, places)) if live else None
 
 
