@@ -50,7 +50,7 @@ def uci_block(found: dict[str, Any], names: Iterable[str] = tuple(UCI)) -> list[
     if not tasks:
         return []
     rows = [f"| {UCI[name]} | {' | '.join(_likelihood(by[name, task]) for task in tasks)} |" for name in methods]
-    head = "Test log-likelihood on UCI data (mean and standard error over 20 splits; equal steps, beta = 1; ours last):"
+    head = "Test log-likelihood on UCI data (mean ± standard error, 20 splits, equal steps, beta = 1; ours last):"
     titles = " | ".join(task.removeprefix("uci-") for task in tasks)
     return [head, "", f"| network | {titles} |", "|---|" + "---|" * len(tasks), *rows]
 
