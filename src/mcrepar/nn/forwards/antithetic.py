@@ -53,4 +53,4 @@ def _mirrored(drawn: Draw, weight: Any) -> Any:
 
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, the noise of the second half of the examples being that of the first with another sign."""
-    return run_layers(partial(_output, examples(args, kwargs), bnn.draw()), bnn, args, kwargs)
+    return run_layers(partial(_output, examples(args, kwargs), bnn.draw()), bnn, args, kwargs, drawn=True)

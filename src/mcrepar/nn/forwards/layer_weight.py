@@ -140,9 +140,11 @@ def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
 
 
-def run_layers(rule: Rule, bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The network's output, every layer drawing its own by the rule."""
-    once = Pass(bnn)
+def run_layers(
+    rule: Rule, bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, drawn: bool = False
+) -> Any:
+    """The network's output, every layer drawing its own by the rule; `drawn`: the rule draws nothing any more."""
+    once = None if drawn else Pass(bnn)
     weights: dict[str, Tensor] = {}
     for names, tensor in random_tensors(bnn).items():
         assert isinstance(tensor, RandomTensor)
@@ -150,7 +152,8 @@ def run_layers(rule: Rule, bnn: BayesianModule, args: tuple[Any, ...], kwargs: M
     try:
         return run(bnn, weights, *args, **kwargs)
     finally:
-        once.used = None  # what runs again, in the backward, draws the same noise again
+        if once is not None:
+            once.used = None  # what runs again, in the backward, draws the same noise again
 
 
 def check_layers(forward: str, place: Place) -> None:
