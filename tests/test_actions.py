@@ -160,6 +160,6 @@ def test_a_prediction_by_moments_is_acted_upon_alike(likelihood, outputs):
     x = torch.randn(40, 4, generator=seeded(1))
     p = predict(network(outputs), x, "moments", likelihood=likelihood, generator=seeded(2))
     y = torch.randint(3, (40,), generator=seeded(3)) if outputs == 3 else torch.randn(40, 1, generator=seeded(3))
-    covered = p.conformal(y, level=0.8).covered(p, y)
+    covered = p.conformal(y, level=0.8, method="split").covered(p, y)  # without random shares: exactly
     assert covered.double().mean() >= 0.8
     assert p.plot(y).axes

@@ -15,6 +15,7 @@ import torch
 
 import mcrepar
 from mcrepar.conformal import SCORES, calibrate
+from mcrepar.errors import MethodError
 from mcrepar.likelihoods import Categorical, Normal
 from mcrepar.prediction import Classes, Prediction
 from tests.conftest import seeded
@@ -84,7 +85,7 @@ def test_the_network_alone_covers_less():
 @pytest.mark.parametrize("penalty", [0.0, 0.3])
 def test_aps_and_raps_by_a_loop(penalty):
     p, _ = wrong_classes(20, seeded(2))
-    scores = SCORES["raps"].classes(p.probs, penalty=penalty, free=1)
+    scores = SCORES["raps"].classes(p.probs, torch.ones(len(p.probs), 1), penalty=penalty, free=1)
     for row, found in zip(p.probs.numpy(), scores.numpy(), strict=True):
         for c in range(6):
             above = [d for d in range(6) if row[d] >= row[c]]
@@ -95,6 +96,25 @@ def test_raps_makes_smaller_sets_than_aps_where_the_tail_is_noise():
     p, y = wrong_classes(2000, seeded(3))
     size = {m: calibrate(p, y, 0.9, m)(p).sum(1).double().max() for m in ("aps", "raps")}
     assert size["raps"] <= size["aps"]
+
+
+def test_confident_examples_of_two_classes_have_small_adaptive_sets():
+    """Every least probable class has the mass 1 with its own: without random shares rounding would decide."""
+    probs = torch.rand(2000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4 / 2
+    p = classes(torch.cat([1 - probs, probs], 1))
+    y = torch.bernoulli(probs[:, 0], generator=torch.Generator().manual_seed(1)).long()
+    sets = calibrate(p, y, 0.95, "aps")(p)
+    confident, unsure = (probs[:, 0] < 0.001), (probs[:, 0] > 0.4)
+    assert sets[confident].sum(1).double().mean() < 1.1
+    assert sets[unsure].sum(1).double().mean() > 1.7
+
+
+def test_a_rule_is_for_predictions_of_its_own_kind():
+    numbers, (p, y) = wrong_regression(60, seeded(7)), wrong_classes(60, seeded(8))
+    with pytest.raises(MethodError, match="calibrated on a prediction of classes"):
+        calibrate(p, y)(numbers[0])
+    with pytest.raises(MethodError, match="calibrated on a prediction of numbers"):
+        calibrate(*numbers)(p)
 
 
 def test_a_set_is_never_empty_and_grows_with_the_level():

@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from mcrepar.errors import ParameterError
 from mcrepar.sklearn import BayesianClassifier, BayesianRegressor
 
 QUICK = {"steps": 16, "lr": 0.15, "draws": 3, "hidden": (16,), "random_state": 0}
@@ -147,3 +148,21 @@ def test_weights_count_examples():
 def test_one_class_is_refused():
     with pytest.raises(mcrepar.ParameterError, match="only one class"):
         BayesianClassifier(**QUICK).fit(np.zeros((4, 2)), np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"module": nn.Linear(2, 5)}, r"gives \(5,\) numbers for an example, and 2 are needed"),
+        ({"module": 5}, "it is no network"),
+        ({"beta": -1.0}, "beta"),
+        ({"steps": -1}, "steps"),
+        ({"steps": 1.5}, "steps"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"hidden": (0,)}, "hidden"),
+    ],
+)
+def test_options_that_no_training_has_are_refused_before_it(options, words):
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ParameterError, match=words):
+        BayesianClassifier(**options).fit(x, x[:, 0] > 0)

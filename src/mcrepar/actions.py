@@ -187,6 +187,10 @@ def mixture(parts: Sequence[P]) -> P:
         parts: predictions with one likelihood, such as those of the members of an ensemble.
     """
     first, total = parts[0], sum(p.draws for p in parts)
+    shapes = [tuple(p.mean.shape) for p in parts]
+    if len(set(shapes)) > 1:
+        why = f"their predictions have the shapes {' and '.join(map(str, dict.fromkeys(shapes)))}"
+        raise ParameterError("an ensemble of these networks", why, "networks with the same outputs")
 
     def averaged(pick: Callable[[Any], Tensor]) -> Tensor:
         return torch.stack([pick(p).double() * (p.draws / total) for p in parts]).sum(0)

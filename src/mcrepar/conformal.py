@@ -31,7 +31,8 @@ class Score:
 
     Args:
         meaning: one clause for people.
-        classes: the scores of all classes, (examples, classes), from their probabilities; None for a regression.
+        classes: the scores of all classes, (examples, classes), from their probabilities and a uniform random number
+            for every example, (examples, 1), which breaks ties; None for a regression.
         ends: an interval that is widened by the threshold, and the unit in which it is; None for classes.
         options: its numbers with their defaults.
     """
@@ -42,19 +43,26 @@ class Score:
     options: Mapping[str, float] = field(default_factory=dict)
 
 
-def _mass(probs: Tensor, penalty: float = 0.0, free: float = 0.0) -> Tensor:
-    """The probability of a class and of all that are more probable, and a penalty for every rank beyond `free`.
+def _mass(probs: Tensor, share: Tensor, penalty: float = 0.0, free: float = 0.0) -> Tensor:
+    """The probability of all more probable classes, a random share of the class's own, and a penalty beyond `free`.
 
-    sum_{c: p_c >= p_y} p_c + penalty * max(0, rank(y) - free)
+    sum_{c: p_c > p_y} p_c + u p_y + penalty * max(0, rank(y) - free)
+
+    Without the random share u every least probable class would have the score 1, and confident examples large sets.
     """
-    order = probs.argsort(dim=1, descending=True, stable=True)
+    sorted_probs, order = probs.sort(dim=1, descending=True, stable=True)
     ranks = torch.arange(1, probs.shape[1] + 1, dtype=probs.dtype, device=probs.device)
-    ordered = probs.gather(1, order).cumsum(1) + penalty * (ranks - free).clamp_min(0)
+    ordered = sorted_probs.cumsum(1) - (1 - share) * sorted_probs + penalty * (ranks - free).clamp_min(0)
     return torch.empty_like(probs).scatter_(1, order, ordered)
 
 
+def _shares(count: int, seed: int) -> Tensor:
+    """Uniform random numbers, the same at every call, (examples, 1)."""
+    return torch.rand(count, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 SCORES: Mapping[str, Score] = {
-    "aps": Score("the probability of all classes that are at least as probable (adaptive sets)", _mass),
+    "aps": Score("the probability of all more probable classes and a random share of its own (adaptive sets)", _mass),
     "raps": Score(
         "the same with a penalty for every class beyond some (regularized, smaller sets)",
         _mass,
@@ -62,7 +70,7 @@ SCORES: Mapping[str, Score] = {
     ),
     "split": Score(
         "1 - the probability of the class; |y - mean| of a regression",
-        lambda probs: 1 - probs,
+        lambda probs, share: 1 - probs,
         lambda p, level: (p.mean, p.mean),
     ),
     "cqr": Score("how far y lies outside of the predicted interval", ends=lambda p, level: p.interval(level)),
@@ -79,6 +87,7 @@ class Conformal:
         threshold: of the score: one number, or one for every output of a regression.
         count: how many examples it was calibrated on.
         options: of the score.
+        of_classes: whether its sets are of classes, or intervals.
     """
 
     method: str
@@ -86,6 +95,7 @@ class Conformal:
     threshold: Tensor
     count: int
     options: Mapping[str, float]
+    of_classes: bool
 
     def __call__(self, p: Predicted) -> Any:
         """The sets of a prediction: a mask (examples, classes), or the ends (lower, upper) of intervals.
@@ -93,10 +103,14 @@ class Conformal:
         A set of classes is never empty: the most probable class is always in it.
         """
         row = SCORES[self.method]
+        if (p.classes is not None) != self.of_classes:
+            kinds = "a prediction of numbers", "a prediction of classes"
+            why = f"it was calibrated on {kinds[self.of_classes]}"
+            raise MethodError(f"this conformal rule for {kinds[not self.of_classes]}", why, "one of its own kind")
         if p.classes is not None:
             probs = single_probs(p)
             assert row.classes is not None
-            inside = row.classes(probs, **self.options) <= self.threshold
+            inside = row.classes(probs, _shares(len(probs), 1), **self.options) <= self.threshold
             return inside.scatter(1, probs.argmax(1, keepdim=True), True)
         assert row.ends is not None
         lower, upper = row.ends(p, self.level)
@@ -146,16 +160,20 @@ def calibrate(p: Predicted, y: Any, level: float = 0.9, method: str | None = Non
         if option not in row.options:
             right = ", ".join(f"{o}={v}" for o, v in row.options.items()) or "no options"
             raise ParameterError(f"conformal({name!r}, {option}=...)", "it has no such option", right)
+        if not options[option] >= 0:
+            what = f"conformal({name!r}, {option}={options[option]!r})"
+            raise ParameterError(what, "it is no number from 0 on", f"{option}={row.options[option]}")
     chosen = {**row.options, **options}
     if p.classes is not None:
         assert row.classes is not None
-        scores = row.classes(single_probs(p), **chosen).gather(1, _labels(p, y)[:, None])[:, 0]
+        probs, labels = single_probs(p), _labels(p, y)
+        scores = row.classes(probs, _shares(len(probs), 0), **chosen).gather(1, labels[:, None])[:, 0]
     else:
         assert row.ends is not None
         lower, upper = row.ends(p, level)
         true = _numbers(p, y)
         scores = torch.maximum(lower - true, true - upper)
-    return Conformal(name, level, _quantile(scores, level), len(scores), chosen)
+    return Conformal(name, level, _quantile(scores, level), len(scores), chosen, p.classes is not None)
 
 
 def _quantile(scores: Tensor, level: float) -> Tensor:

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from mcrepar.distributions.priors import prior as named_prior
 from mcrepar.errors import ParameterError
+from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.nn.module import bayesian
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.optim import groups
 from mcrepar.prediction import Prediction, predict
+from mcrepar.validation import whole_number
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -76,6 +78,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, x: Any, y: Tensor, outputs: int, likelihood: Likelihood, weight: Any) -> Self:
         """Standardise, build and train; without an effect on the global random numbers."""
+        self._check()
         weights = _check_sample_weight(weight, x, dtype=np.float64, ensure_non_negative=True)
         used = weights > 0
         x, y, weights = x[used], y[torch.from_numpy(used)], weights[used]
@@ -102,7 +105,36 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return "normal"
         return named_prior("hierarchical", scale=0.3, loc_scale=3.0, relative="fan_in")
 
+    def _check(self) -> None:
+        """Refuse options that no training has, before it begins."""
+        beta_number("beta", self.beta)
+        whole_number("batch_size", self.batch_size)
+        if self.draws != "moments":
+            whole_number("draws", self.draws)
+        if self.steps is not None:
+            whole_number("steps", self.steps)
+        for width in self.hidden:
+            whole_number("hidden", width)
+        if self.module is not None and not callable(self.module):
+            what = f"module of type {type(self.module).__name__}"
+            raise ParameterError(what, "it is no network", "an nn.Module, or a function (inputs, outputs) -> nn.Module")
+
     def _network(self, x: Any, outputs: int) -> nn.Module:
+        net = self._made(x, outputs)
+        like = next((p for p in net.parameters() if p.is_floating_point()), None)
+        if self.module is not None and like is not None:
+            net.eval()
+            with torch.no_grad():
+                shape = tuple(net(torch.tensor(x[:1]).to(like)).shape)
+            net.train()
+            if shape != (1, outputs):
+                why = f"it gives {shape[1:]} numbers for an example, and {outputs} are needed"
+                raise ParameterError(
+                    f"fit with the module {type(net).__name__}", why, f"a network with {outputs} outputs"
+                )
+        return net
+
+    def _made(self, x: Any, outputs: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
             return copy.deepcopy(self.module)
         inputs = math.prod(x.shape[1:])

@@ -26,7 +26,7 @@ check = partial(flipout.check, forward="antithetic")
 
 def _output(batch: int, drawn: Draw, apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
     """F(x, W) for the first half of the examples, F(x, 2 loc - W) for the second."""
-    batch = 1 if len(x) == 1 else batch  # one example without a batch
+    batch = 1 if len(x) <= 1 else batch  # one example without a batch, or none
     if len(x) % batch:
         raise MethodError(
             "forward='antithetic'",
