@@ -87,11 +87,9 @@ class Calibration(nn.Module):
         self.keep(args, kwargs)
         try:
             found = measure()
-            finite = torch.stack([t.isfinite().all() for t in found.values()])  # a device is asked once
-            wrong = (
-                [] if bool(finite.all()) else [n for n, right in zip(found, finite.tolist(), strict=True) if not right]
-            )
-            why = f"{wrong[0]} is not finite on this batch" if wrong else None
+            finite = [t.isfinite().all() for t in found.values()]
+            right = not finite or bool(torch.stack(finite).all())  # a device is asked once
+            why = None if right else f"{min(zip(map(bool, finite), found, strict=True))[1]} is not finite on this batch"
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             why = f"the network does not run on this batch ({type(error).__name__}: {error})"
         if why is not None:
