@@ -52,7 +52,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         steps: int | None = None,
         batch_size: int = 100,
         lr: float = 1e-2,
-        draws: int = 100,
+        draws: int | str = 100,
         standardize: bool = True,
         device: str = "cpu",
         random_state: Any = None,
@@ -209,7 +209,7 @@ class BayesianClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         steps: of the optimizer; None is 1,000, or 20 epochs where those are more.
         batch_size: examples of a step.
         lr: the peak of the one-cycle schedule for means; scales have five times that.
-        draws: of the weights, in a prediction.
+        draws: of the weights, in a prediction; "moments" is one pass without sampling.
         standardize: whether inputs (and the targets of a regression) are brought to mean 0 and standard deviation 1.
         device: where the network is.
         random_state: a seed, a numpy RandomState or None; global random numbers are left alone.
