@@ -94,8 +94,10 @@ def test_one_subject_cannot_be_divided():
         hold_out(whole, 0.5, seed=0)
 
 
-def test_statistics_are_those_of_the_stack():
-    whole, _, _ = scans(extents=((4, 4, 4),) * 2)
-    mean, _ = channel_statistics(whole)
-    assert mean.tolist() == pytest.approx((whole.x.double().mean((0, 2, 3, 4)) / 255).tolist())
-    assert OUTSIDE not in whole.y
+@pytest.mark.parametrize("extents", [((4, 4, 4),) * 2, ((6, 5, 4), (4, 7, 4), (3, 4, 2))])
+def test_statistics_are_those_of_all_voxels_and_of_nothing_else(extents):
+    whole, images, _ = scans(extents=extents)
+    mean, std = channel_statistics(whole)
+    every = torch.cat([image.flatten(1) for image in images], 1).double() / 255
+    assert mean.tolist() == pytest.approx(every.mean(1).tolist())
+    assert std.tolist() == pytest.approx(every.std(1, correction=0).tolist())

@@ -191,3 +191,33 @@ def test_a_root_that_is_the_table_is_explained(tmp_path):
 def test_the_labels_are_bytes(tmp_path):
     study(tmp_path)
     assert read(tmp_path).train.y.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    ("images", "names"),
+    [
+        (["sub/x", "sub_x", "sub_x_2"], ["sub_x", "sub_x_2", "sub_x_2_2"]),
+        (["\u8111", "\u5fc3", "a\u8111"], ["image", "image_2", "a"]),
+        (["a/Scan", "a_scan", "b"], ["a_Scan", "a_scan_2", "b"]),
+    ],
+)
+def test_no_two_images_have_the_same_name(tmp_path, images, names):
+    """Their maps would overwrite each other."""
+    study(tmp_path, count=1)
+    rows = []
+    for k, image in enumerate(images):
+        save(tmp_path / f"{image}.nii.gz", RNG.normal(size=SIZE).astype(np.float32))
+        rows.append([f"{image}.nii.gz", "scans/0/label.nii.gz", f"s{k}", "test" if k else "train"])
+    table(tmp_path, rows)
+    data = read(tmp_path)
+    assert [scan.name for scan in (*data.train.about, *data.test.about)] == names
+
+
+def test_absolute_paths_go_with_a_relative_root(tmp_path, monkeypatch):
+    rows = study(tmp_path / "data")
+    save(tmp_path / "elsewhere.nii.gz", RNG.normal(size=SIZE).astype(np.float32))
+    places = ["scans/0/image.nii.gz", "../elsewhere.nii.gz", "scans/2/image.nii.gz", "scans/3/image.nii.gz"]
+    places = [str((tmp_path / "data" / place).resolve()) for place in places]
+    table(tmp_path / "data", [[place, *row[1:]] for place, row in zip(places, rows, strict=True)])
+    monkeypatch.chdir(tmp_path)
+    assert [scan.name for scan in read("data").train.about] == ["scans_0_image", "elsewhere"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,8 @@ def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def channel_statistics(split: Split) -> tuple[Tensor, Tensor]:
     """The mean and the standard deviation of every channel, of x / 255 where x is uint8; 1 where a channel is constant.
 
+    All voxels of images of different sizes count alike, and nothing of what fills up the smaller ones.
+
     Args:
         split: the part to count, usually the training set.
 
@@ -47,13 +50,22 @@ def channel_statistics(split: Split) -> tuple[Tensor, Tensor]:
     """
     _demand(Split, "channel_statistics(split)", "split", split, "Split(x, y), of mcrepar.data.dataset")
     unit = 255.0 if split.x.dtype == torch.uint8 else 1.0
-    flat = split.x.reshape(*split.x.shape[:2], -1)
-    step = max(1, CHUNK // flat[0].numel())
-    each = [torch.var_mean(flat[i : i + step].float(), 2, correction=0) for i in range(0, len(flat), step)]
+    each = [torch.var_mean(flat.float(), 2, correction=0) for flat in _pieces(split)]
     within, means = (torch.cat(values).double() for values in zip(*each, strict=True))
-    between, mean = torch.var_mean(means, 0, correction=0)
-    std = (within.mean(0) + between).sqrt() / unit  # Var x = E Var(x | example) + Var E(x | example)
+    sizes = [math.prod(scan.extent) for scan in split.about] if isinstance(split, Scans) else [1] * len(split)
+    share = torch.tensor(sizes, dtype=torch.float64)[:, None] / sum(sizes)
+    mean = (share * means).sum(0)
+    std = (share * (within + (means - mean).square())).sum(0).sqrt() / unit  # Var x = E Var(x | i) + Var E(x | i)
     return (mean / unit).float(), torch.where(std > 0, std, 1.0).float()
+
+
+def _pieces(split: Split) -> Iterator[Tensor]:
+    """All x as (examples, C, numbers), some at a time; images of different sizes one by one, as large as they are."""
+    if isinstance(split, Scans):
+        yield from (split.image(place)[0].flatten(1)[None] for place in range(len(split)))
+        return
+    flat = split.x.reshape(*split.x.shape[:2], -1)
+    yield from flat.split(max(1, CHUNK // flat[0].numel()))
 
 
 def _demand(kind: type, asked: str, name: str, value: object, instead: str) -> None:

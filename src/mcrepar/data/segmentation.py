@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,8 +76,8 @@ def read_segmentation(
     labels: list[Tensor] = []
     about: list[Scan] = []
     said: list[str] = []
-    for row in rows:
-        image, label, scan, described = _read(row, root)
+    for row, name in zip(rows, _file_names(rows, root), strict=True):
+        image, label, scan, described = _read(row, name)
         _check_patch(row.image, scan.extent, lengths)
         if images and len(image) != len(images[0]):
             why = f"it has {len(image)} channels, and {rows[0].image.name} has {len(images[0])}"
@@ -155,7 +156,23 @@ def _rows(path: Path) -> list[_Row]:
     return rows
 
 
-def _read(row: _Row, root: Path) -> tuple[Tensor, Tensor, Scan, str]:
+def _file_names(rows: Sequence[_Row], root: Path) -> list[str]:
+    """A name for the files of every image: its path in ASCII letters, with a number where another image has it."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for row in rows:
+        place = re.sub(r"\.nii(\.gz)?$", "", os.path.relpath(row.image, root))
+        first = name = re.sub(r"[^\w-]+", "_", place, flags=re.ASCII).strip("_") or "image"
+        number = 1
+        while name.lower() in taken:  # some disks take A and a for the same file
+            number += 1
+            name = f"{first}_{number}"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def _read(row: _Row, name: str) -> tuple[Tensor, Tensor, Scan, str]:
     """Image, (C, X, Y, Z), label map, (X, Y, Z), what else is known, and what the header says."""
     image, label = open_nifti(row.image), open_nifti(row.label)
     shape = tuple(label.shape)
@@ -174,8 +191,6 @@ def _read(row: _Row, root: Path) -> tuple[Tensor, Tensor, Scan, str]:
     if wrong.any():
         value = found[wrong][0]
         refuse(row.label, f"it holds {value:g}, one of {int(wrong.sum()):,}", f"whole numbers from 0 to {OUTSIDE - 1}")
-    name = re.sub(r"\.nii(\.gz)?$", "", str(row.image.relative_to(root)))
-    name = re.sub(r"[^\w-]+", "_", name, flags=re.ASCII).strip("_")
     scan = Scan(name, row.subject, (0, 0, 0), np.asarray(image.affine, np.float64), shape, row.image)
     values, found = turned(scan, values), turned(scan, found)
     channels = [scaled(torch.from_numpy(filled(c, row.image)), row.image) for c in np.moveaxis(values, -1, 0)]
