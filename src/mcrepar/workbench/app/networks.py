@@ -162,7 +162,7 @@ def _of_run(runs: Runs, name: str) -> Network:
         "from mcrepar.workbench.training.setup import open_run\n\n"
         f"run = open_run({str(folder)!r})\nrun.calibrate()  # BatchNorm, if there is any\n"
         "bnn, likelihood = run.bnn, run.likelihood\n"
-        "x = run.prepare(run.dataset.test.x[:100])"
+        f"x = run.prepare(run.dataset.test{'.middle()' if facts.voxels else ''}.x[:100])"
     )
     return Network(run.bnn, run.likelihood, x, inputs, code, tuple(notes))
 
