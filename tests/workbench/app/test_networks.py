@@ -189,8 +189,11 @@ def test_initial_weights_do_not_depend_on_what_other_threads_draw(name):
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-def test_the_zoo_s_names_are_those_of_models():
-    assert {name.removeprefix("zoo:") for name in ZOO} <= set(mcrepar.models.MODELS)
+def test_the_zoo_has_every_network_of_a_class_or_none():
+    names, rows = {name.removeprefix("zoo:") for name in ZOO}, mcrepar.models.MODELS
+    assert names <= set(rows)
+    assert not {rows[name].home for name in names} & {rows[name].home for name in set(rows) - names}
+    assert set(networks_module._LEFT_OUT) <= {row.home for row in rows.values()}
 
 
 @pytest.mark.parametrize(("name", "patch"), [("unet2d", (9, 9)), ("unet3d", (8, 8, 8))])
