@@ -46,11 +46,16 @@ class HorseshoeScales(nn.Module):
 
     def forward(self, raw: Tensor) -> Tensor:
         """The weights."""
-        return raw * self.local * self.shared
+        return raw * self._each(raw) * self.shared
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """raw from the weights, for torch's parametrizations."""
-        return weight / (self.local * self.shared)
+        return weight / (self._each(weight) * self.shared)
+
+    def _each(self, weight: Tensor) -> Tensor:
+        """The local scales as they multiply the weights: those of a group serve all of its inputs."""
+        grouped = 1 < len(self.local) < len(weight)
+        return self.local.repeat_interleave(len(weight) // len(self.local), 0) if grouped else self.local
 
 
 def horseshoe_scales(net: nn.Module, per: str = "weight", select: Select = None) -> nn.Module:
@@ -110,7 +115,9 @@ def _local_shape(layer: nn.Module, weight: Tensor, per: str) -> tuple[int, ...]:
     """One scale per weight, or one per output of the layer: a feature of an embedding is one."""
     if per == "weight":
         return tuple(weight.shape)
-    outputs = 1 if isinstance(layer, nn.Embedding | _ConvTransposeNd) else 0
+    if isinstance(layer, _ConvTransposeNd):  # (inputs, outputs of a group, ...), and inputs lie group by group
+        return (layer.groups, weight.shape[1], *(1 for _ in weight.shape[2:]))
+    outputs = 1 if isinstance(layer, nn.Embedding) else 0
     return tuple(n if k == outputs else 1 for k, n in enumerate(weight.shape))
 
 

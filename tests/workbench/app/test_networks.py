@@ -16,6 +16,7 @@ from mcrepar.workbench.app.memory_budget import network_sides
 from mcrepar.workbench.app.networks import NOISE, ZOO, stored_network, zoo_network
 from mcrepar.workbench.app.runs import Runs
 from mcrepar.workbench.training import train
+from mcrepar.workbench.training.config import TrainConfig
 from tests.workbench.app.example_run import write_run
 from tests.workbench.training.tiny import config, write_images
 
@@ -188,5 +189,23 @@ def test_initial_weights_do_not_depend_on_what_other_threads_draw(name):
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-def test_the_zoo_s_names_are_those_of_models():
-    assert {name.removeprefix("zoo:") for name in ZOO} <= set(mcrepar.models.MODELS)
+def test_the_zoo_has_every_network_of_a_class_or_none():
+    names, rows = {name.removeprefix("zoo:") for name in ZOO}, mcrepar.models.MODELS
+    assert names <= set(rows)
+    assert not {rows[name].home for name in names} & {rows[name].home for name in set(rows) - names}
+    assert set(networks_module._LEFT_OUT) <= {row.home for row in rows.values()}
+
+
+@pytest.mark.parametrize(("name", "patch"), [("unet2d", (9, 9)), ("unet3d", (8, 8, 8))])
+def test_the_code_of_a_segmentation_takes_the_patches_that_its_network_sees(tmp_path, name, patch):
+    pytest.importorskip("nibabel")
+    from tests.data.test_segmentation import study
+
+    study(tmp_path, size=(12, 13, 14))
+    options = {"width": 2, "halvings": 1, "norm": "group"}
+    train(TrainConfig(data="segmentation", root=str(tmp_path), data_options={"patch": patch}, model=name,
+                      model_options=options, epochs=1, out=str(tmp_path / "runs/one"), progress="none"))  # fmt: skip
+    network, scope = stored_network(Runs(tmp_path / "runs"), "one"), {}
+    exec(compile(network.code, "code", "exec"), scope)
+    assert scope["x"].shape == (1, 1, *patch)
+    assert scope["bnn"](scope["x"]).shape == (1, 3, *patch)

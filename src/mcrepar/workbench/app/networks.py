@@ -31,8 +31,10 @@ from mcrepar.workbench.training.config import read_config
 from mcrepar.workbench.training.setup import build_network, open_run
 from mcrepar.workbench.training.task import Facts
 
-ZOO = {f"zoo:{name}": f"{name}, untrained" for name in
-       ("small_conv", "fcnet", "alexnet", "resnet20", "resnet32", "resnet56", "unet3d_encoder")}  # fmt: skip
+_LEFT_OUT = ("vgg.VGG", "preact_resnet.PreActResNet", "densenet.DenseNet",  # too large or too deep for a page
+             "unet.UNet2D", "unet.UNet3D")  # of a class per voxel  # fmt: skip
+ZOO = {f"zoo:{name}": f"{name}, untrained" for name in sorted(MODELS, key=lambda name: name != "small_conv")
+       if MODELS[name].home not in _LEFT_OUT}  # the first one is shown first  # fmt: skip
 NOISE = "noise, as standardised data would be"
 _RANDOM = ("uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "trunc_normal_")
 _MOST_WEIGHTS = 80_000_000
@@ -162,7 +164,7 @@ def _of_run(runs: Runs, name: str) -> Network:
         "from mcrepar.workbench.training.setup import open_run\n\n"
         f"run = open_run({str(folder)!r})\nrun.calibrate()  # BatchNorm, if there is any\n"
         "bnn, likelihood = run.bnn, run.likelihood\n"
-        "x = run.prepare(run.dataset.test.x[:100])"
+        f"x = run.prepare(run.dataset.test{'.middle()' if facts.voxels else ''}.x[:100])"
     )
     return Network(run.bnn, run.likelihood, x, inputs, code, tuple(notes))
 
