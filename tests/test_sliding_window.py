@@ -6,6 +6,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar.errors import ParameterError
+from mcrepar.inspect.graph import peak_bytes
 from mcrepar.models import model
 from mcrepar.sliding_window import predict_image, windows_at_once
 from tests.conftest import seeded
@@ -82,6 +83,15 @@ def test_only_a_batch_of_windows_is_in_the_network_at_once():
     assert {shape[1:] for shape in seen} == {(1, 8, 8)}
     assert max(shape[0] for shape in seen) == 5
     assert sum(shape[0] for shape in seen) == 2 * 64
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_memory_is_what_the_docstring_says_whatever_the_number_of_draws(classes):
+    """2 C + 4 numbers per voxel, and a batch of windows, which is less than one here."""
+    bnn, image = pointwise(classes), torch.zeros(1, 128, 128)
+    for draws in (1, 4):
+        most = peak_bytes(lambda draws=draws: predict_image(bnn, image, (8, 8), draws=draws)) / 4 / image.numel()
+        assert most < 2 * classes + 5, f"{most:.2f} numbers per voxel for {draws} draws"
 
 
 def test_raw_windows_are_prepared_and_bfloat16_is_near():

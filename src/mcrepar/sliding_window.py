@@ -110,8 +110,9 @@ def predict_image(
                 probs = windows.probs(partial(_run, call, device, prepare, precision, output), batch_size)
             mean = probs.clone() if mean is None else mean.add_(probs)
             expected += _entropy(probs)
+            del probs  # before those of the next draw are made
     assert mean is not None
-    if not bool(mean.isfinite().all()):
+    if not bool(mean.sum().isfinite()):  # as finite as all of them, which are probabilities, and needs no memory
         wanted = "an image without NaN or infinity, or look at the weights"
         raise ParameterError("predict_image(bnn, image)", "the network's output is not finite", wanted)
     return VoxelPrediction(draws, mean.div_(draws), expected.div_(draws))
@@ -208,7 +209,10 @@ def _weight(lengths: tuple[int, ...]) -> Tensor:
 
 def _entropy(probs: Tensor) -> Tensor:
     """Class by class, so that no second array of all classes is needed."""
-    return sum((torch.special.entr(p) for p in probs), torch.zeros(probs.shape[1:]))
+    total = torch.zeros(probs.shape[1:])
+    for p in probs:
+        total += torch.special.entr(p)
+    return total
 
 
 def _shown(draws: Sequence[int], progress: bool) -> Iterable[int]:

@@ -33,12 +33,23 @@ def outcomes(n, w):
     return [(c, places.count(c) / len(places)) for c in sorted(set(places))]
 
 
-@pytest.mark.parametrize(("n", "w"), [(8, 3), (9, 4), (5, 5), (6, 5), (12, 1), (40, 16)])
+@pytest.mark.parametrize(("n", "w"), [(8, 3), (9, 4), (5, 5), (6, 5), (12, 1), (40, 16), (127, 64)])
 def test_the_coverage_of_an_axis(n, w):
     expected = [sum(p for c, p in outcomes(n, w) if c <= v < c + w) for v in range(n)]
     (found,) = inverse_coverage((n,), (w,))
     assert (1 / found).tolist() == pytest.approx(expected)
-    assert max(expected) <= 5 * min(expected) + 1e-12  # no voxel is seen more than five times as often as another
+    assert max(expected) < 6 * min(expected), "a voxel is seen six times as often as another"
+
+
+def test_the_least_coverage_is_that_of_the_docstring():
+    """More than 1/6 for every window and image, the limit of long windows at n = 2 w - 1."""
+    for w in range(1, 70):
+        for n in {w, w + 1, 2 * w - 2, 2 * w - 1, 2 * w, 3 * w} - set(range(w)):
+            (rare,) = inverse_coverage((n,), (w,))
+            assert float(rare.max() / rare.min()) < 6 - 1e-3, (n, w)
+    (rare,) = inverse_coverage((1999,), (1000,))
+    assert float(rare.max() / rare.min()) == pytest.approx(1500 / 251)
+    assert "more than 1/6 as many" in " ".join(str(random_corners.__doc__).split())
 
 
 @pytest.mark.parametrize("sizes", [[(7, 5)], [(7, 5), (4, 9)]])

@@ -44,7 +44,7 @@ def cut(image: Tensor, corner: Lengths, window: Lengths) -> Tensor:
 def random_corners(size: Lengths, window: Lengths, generator: torch.Generator | None = None) -> tuple[int, ...]:
     """A window inside an image, at random: one that may stick out by a quarter of its length, shifted to the inside.
 
-    Shifted windows make up for the few that hold a voxel near an end: along each axis it is in at least a fifth as many
+    Shifted windows make up for the few that hold a voxel near an end: along each axis it is in more than 1/6 as many
     as any other (windows that were placed inside at once would hold the first voxel in one of n - w + 1 cases only).
 
     Args:
