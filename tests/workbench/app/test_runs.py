@@ -97,6 +97,21 @@ def test_a_damaged_file_is_named(root, file, content):
         Runs(root).open("one")
 
 
+@pytest.mark.parametrize(
+    "structures", [None, {}, [1], [{}], [{"name": "bone"}], {"dice": 10**400}, {"dice": "a"}, {"name": "\ud800"}]
+)
+def test_structures_of_another_form_are_named(root, structures):
+    (root / "one" / "predictions.npz").unlink()
+    whole = {"name": "bone", "images": 2, "voxels": 7, "dice": 0.5, "dice_at_95_coverage": None, "ece": 0.1}
+    path = root / "one" / "metrics.json"
+    path.write_text(json.dumps({"task": "segmentation", "structures": [whole]}))
+    assert Runs(root).open("one").structures == [whole]
+    rows = [whole | structures] if isinstance(structures, dict) and structures else structures
+    path.write_text(json.dumps({"task": "segmentation", "structures": rows}))
+    with pytest.raises(ParameterError, match=r"metrics\.json is damaged: its structures.*mcrepar evaluate"):
+        Runs(root).open("one")
+
+
 @pytest.mark.parametrize("file", ["predictions.npz", "run.json", "log.csv"])
 def test_what_is_no_file_is_named(root, file):
     path = root / "one" / file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -17,6 +17,7 @@ from mcrepar.workbench.training.log import read_log
 
 _MARKS = ("predictions.npz", "config.yaml", "log.csv")  # a folder with one of these is a run
 _NETWORKS = ("config.json", "model/config.json", "checkpoints")  # one of these has a network, saved or of a run
+STRUCTURE = ("name", "images", "voxels", "dice", "dice_at_95_coverage", "ece")  # what metrics.json has of one
 _DEEPEST = 3  # folders below the root
 _MOST_RUNS = 500
 MOST_BYTES = 512 * 2**20  # of predictions.npz, unpacked
@@ -34,12 +35,14 @@ class Run:
         facts: of run.json.
         log: the columns of log.csv.
         arrays: of predictions.npz; empty before `mcrepar evaluate`.
+        structures: of a segmentation, which has no predictions.npz: those of metrics.json.
     """
 
     name: str
     facts: Mapping[str, Any]
     log: Mapping[str, list[float]]
     arrays: Arrays
+    structures: Sequence[Mapping[str, Any]] = ()
 
     @property
     def ood_sets(self) -> list[str]:
@@ -81,18 +84,21 @@ class Runs:
     def open(self, name: str) -> Run:
         """Read a run; whatever is missing or damaged is named."""
         asked, folder = f"run {name!r}", self.folder(name)
+        arrays = self._read(asked, folder / "predictions.npz", _predictions, {})
         return Run(
             name,
             self._read(asked, folder / "run.json", _facts, {}),
             self._read(asked, folder / "log.csv", read_log, {}),
-            self._read(asked, folder / "predictions.npz", _predictions, {}),
+            arrays,
+            () if arrays else self._read(asked, folder / "metrics.json", _structures, ()),
         )
 
     def _read(self, asked: str, path: Path, read: Callable[[Path], T], missing: T) -> T:
         """What a file of the run holds; an error says which file it is about."""
         assert self.root is not None
         real = inside(self.root, str(path), f"{asked}: {path.name}")
-        instead = "mcrepar evaluate, once more" if path.suffix == ".npz" else "a run that is whole"
+        evaluated = path.name in ("predictions.npz", "metrics.json")
+        instead = "mcrepar evaluate, once more" if evaluated else "a run that is whole"
         try:
             return read(real)
         except FileNotFoundError:
@@ -139,6 +145,24 @@ def _modified(folder: Path) -> float:
 def _facts(path: Path) -> Mapping[str, Any]:
     found = read_json(path, _MOST_TEXT)
     return found if isinstance(found, dict) else {}
+
+
+def _structures(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The scores of a segmentation, structure by structure; none of another task."""
+    found = _facts(path)
+    if found.get("task") != "segmentation":
+        return ()
+    rows = found.get("structures")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_structure(row) for row in rows):
+        raise Damaged("its structures are of another form")
+    return rows
+
+
+def _is_structure(row: Mapping[str, Any]) -> bool:
+    """Whether there are a name and numbers; a structure that is in no image has no Dice."""
+    name, *numbers = (row.get(key, "") for key in STRUCTURE)
+    known = all(n is None or (isinstance(n, int | float) and abs(n) < 2**53) for n in numbers)
+    return known and isinstance(name, str) and name.isprintable()
 
 
 def _predictions(path: Path) -> Arrays:

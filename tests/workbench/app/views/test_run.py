@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,25 @@ def test_a_run_without_predictions_shows_its_training(root):
     assert "not evaluated" in found.headline
     assert [f.name for f in found.figures] == ["training"]
     assert found.code == f"mcrepar evaluate {root / 'one'}"
+
+
+def test_a_segmentation_shows_its_structures(root):
+    (root / "one" / "predictions.npz").unlink()
+    skin = {"name": "skin", "images": 2, "voxels": 70, "dice": 0.8125, "dice_at_95_coverage": 0.9, "ece": 0.01}
+    bone = skin | {"name": "bone", "images": 0, "voxels": 0, "dice": None, "dice_at_95_coverage": None}
+    results = {"task": "segmentation", "in": {"dice": 0.8125}, "structures": [skin, bone]}
+    (root / "one" / "metrics.json").write_text(json.dumps(results))
+    found = answer(root)
+    assert "not evaluated" not in found.headline
+    assert "is a segmentation" in found.headline
+    assert "structures: 0.812 (skin), unknown (bone)." in found.headline
+    assert "report.html" in found.notes[0]
+    assert [f.name for f in found.figures] == ["training"]
+    assert found.tables[0].rows == [("skin", 2, 70, 0.8125, 0.9, 0.01), ("bone", 0, 0, None, None, 0.01)]
+    assert [table.name for table in found.tables] == ["structures", "log"]
+    scope = {}
+    exec(compile(found.code, "code", "exec"), scope)
+    assert scope["dice"] == {"skin": 0.8125, "bone": None}
 
 
 def test_columns_without_numbers_are_left_out(root):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mcrepar.metrics import METRICS, THRESHOLDS, ConfidenceSet, classification, confidence_sets, interval_coverage, rmse
 from mcrepar.workbench.app.answer import Answer, Figure, Gallery, Picture, Table, line
 from mcrepar.workbench.app.controls import Choice, Slider
-from mcrepar.workbench.app.runs import Run, Runs
+from mcrepar.workbench.app.runs import STRUCTURE, Run, Runs
 from mcrepar.workbench.app.view import View
 
 _SHOWN = 24  # images at once
@@ -47,6 +47,8 @@ def _compute(runs: Runs, values: Mapping[str, Any]) -> Answer:
         return replace(_classes(run, values, banner), code=_code(folder, draws, values["threshold"]))
     if "lower" in run.arrays:
         return _numbers(run, banner)
+    if run.structures:
+        return _voxels(run, folder, banner)
     text = f"{run.name} is not evaluated yet: use mcrepar evaluate on it, and come back."
     code = f"mcrepar evaluate {shlex.quote(str(folder))}"
     return Answer(text, figures=_training_figures(run), tables=_log_tables(run), code=code, banner=banner)
@@ -81,6 +83,27 @@ def _numbers(run: Run, banner: str) -> Answer:
         f"The typical error is {rmse(mean, y):.4g}, and {100 * inside:.1f} % of the 90 % intervals hold the true value."
     )
     return Answer(text, figures=[figure, *_training_figures(run)], tables=_log_tables(run), banner=banner)
+
+
+def _voxels(run: Run, folder: Path, banner: str) -> Answer:
+    """A segmentation has scores for every structure; its slices and maps are files."""
+    rows = [tuple(structure[key] for key in STRUCTURE) for structure in run.structures]
+    header = ("structure", "images with it", "voxels", "Dice", "Dice of the most certain 95 %", "ECE")
+    dice = ["unknown" if s["dice"] is None else f"{s['dice']:.3f}" for s in run.structures]
+    each = ", ".join(f"{score} ({s['name']})" for score, s in zip(dice, run.structures, strict=True))
+    code = f"""import json
+from pathlib import Path
+
+results = json.loads(Path({str(folder / "metrics.json")!r}).read_text())
+dice = {{structure["name"]: structure["dice"] for structure in results["structures"]}}"""
+    return Answer(
+        f"{run.name} is a segmentation: a class for every voxel. The Dice of its structures: {each}.",
+        notes=[f"Slices of its images are in {folder / 'report.html'}; the threshold is not used here."],
+        figures=_training_figures(run),
+        tables=[Table("structures", "Structures, all test images", header, rows), *_log_tables(run)],
+        code=code,
+        banner=banner,
+    )
 
 
 def _classes(run: Run, values: Mapping[str, Any], banner: str) -> Answer:
