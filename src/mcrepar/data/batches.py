@@ -65,7 +65,8 @@ def _pieces(split: Split) -> Iterator[Tensor]:
         yield from (split.image(place)[0].flatten(1)[None] for place in range(len(split)))
         return
     flat = split.x.reshape(*split.x.shape[:2], -1)
-    yield from flat.split(max(1, CHUNK // flat[0].numel()))
+    size = max(1, CHUNK // flat[0].numel())
+    yield from (flat[first : first + size] for first in range(0, len(flat), size))
 
 
 def _demand(kind: type, asked: str, name: str, value: object, instead: str) -> None:

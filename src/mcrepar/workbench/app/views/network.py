@@ -85,13 +85,14 @@ def _predicted(network: Network, draws: int, fit: bool) -> tuple[_Pair | None, s
     """Both predictions, or none where the network cannot be called so, and a sentence about them."""
     if network.x is None:
         return None, ""
+    ways: tuple[int | str, ...] = "moments", draws
     fitting, *noises = (torch.Generator().manual_seed(seed) for seed in range(3))  # draws are the same with each `fit`
     try:
         if fit:
             calibrate_moments(network.bnn, network.x[::2], generator=fitting)
         moments, drawn = (
             predict(network.bnn, network.x, k, 64, network.likelihood, noise)
-            for k, noise in zip(("moments", draws), noises, strict=True)
+            for k, noise in zip(ways, noises, strict=True)
         )
     except McreparError as error:
         return None, f"Moments and draws are not compared: {error}"
