@@ -84,7 +84,7 @@ class Runs:
     def open(self, name: str) -> Run:
         """Read a run; whatever is missing or damaged is named."""
         asked, folder = f"run {name!r}", self.folder(name)
-        arrays: Mapping[str, np.ndarray] = self._read(asked, folder / "predictions.npz", _predictions, {})
+        arrays: Arrays = self._read(asked, folder / "predictions.npz", _predictions, {})
         return Run(
             name,
             self._read(asked, folder / "run.json", _facts, {}),
