@@ -22,7 +22,7 @@ from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.schedules import generator_of
 
 CALIBRATION_VOXELS = 2**20  # of patches: as many numbers for every channel are enough for a mean and a variance
-MOST_VOXELS = 2**22  # that go through a network of patches at once where no batch size was asked for
+MOST_VOXELS = 2**22  # that go through a network of patches at once, at most; a larger batch is cut to it
 
 
 @dataclass(frozen=True)
