@@ -308,6 +308,11 @@ def mean_field(prior: mcrepar.Prior, posterior: str = "normal", **options: Any) 
     return partial(Bayesian, posterior=posterior, prior=prior, **given)
 
 
+def in_fan_in(scale: float, **options: Any) -> Callable[[Task, int], Learner]:
+    """A Normal posterior and the hierarchical prior with lengths in units of 1 / sqrt(fan-in)."""
+    return mean_field(mcrepar.prior("hierarchical", scale=scale, loc_scale=3.0, relative="fan_in"), **options)
+
+
 METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "deterministic": Deterministic,
     "dropout": Dropout,
@@ -340,6 +345,15 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "normal hierarchical .05, Adam .002": mean_field(
         mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), adam=2e-3
     ),
+    "fan-in .3": in_fan_in(0.3),
+    "fan-in .5": in_fan_in(0.5),
+    "fan-in 1": in_fan_in(1.0),
+    "fan-in .5, one draw": in_fan_in(0.5, forward="weights"),
+    "fan-in .5, antithetic": in_fan_in(0.5, forward="antithetic"),
+    "fan-in .5, radial": in_fan_in(0.5, posterior="radial"),
+    "fan-in .5, SGD": in_fan_in(0.5, adam=0.0, scale_rate=1e-2),
+    "fan-in .3, SGD": in_fan_in(0.3, adam=0.0, scale_rate=1e-2),
+    "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
     "radial hierarchical .05, Adam .002": mean_field(
         mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), "radial", adam=2e-3
     ),
