@@ -155,7 +155,7 @@ _FAST: dict[str, Any] = {"batch_size": 128, "lr": 0.01, "lr_schedule": "onecycle
 _PAPER: dict[str, Any] = {"epochs": 100, "batch_size": 32, "kl_schedule": "graves"}
 # Millions of weights and hundreds of volumes: the KL per example is thousands of nats, so that beta must be smaller.
 _VOLUMES: dict[str, Any] = {
-    **TEMPERED, "prior_options": {"scale": "optimal"}, "beta": 1e-3, "start_std": 0.05,
+    **TEMPERED, "prior_options": {"scale": "optimal"}, "beta": 1e-3, "initial_std": 0.05,
     "augment": "flip", "batch_size": 16, "lr": 0.003, "lr_schedule": "onecycle", "scale_lr": 2.0, "calibration": 64,
 }  # fmt: skip
 IMAGES = {

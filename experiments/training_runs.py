@@ -44,7 +44,7 @@ TEMPERED: Mapping[str, Any] = {
     "prior_options": {"scale": "learned"}, "kl_schedule": "linear", "kl_warmup": 0.3, "beta": 0.01,
 }  # fmt: skip
 # Neither noise nor KL: standard deviations of a millionth, which do not learn.
-DETERMINISTIC: Mapping[str, Any] = {"kl_schedule": "constant", "beta": 0.0, "start_std": 1e-6, "scale_lr": 1e-9}
+DETERMINISTIC: Mapping[str, Any] = {"kl_schedule": "constant", "beta": 0.0, "initial_std": 1e-6, "scale_lr": 1e-9}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration, complete, pool_statistics
 from mcrepar.nn.checkpointing import remember_as
 from mcrepar.nn.description import packed, unpack
-from mcrepar.nn.forwards import FORWARDS, least_noisy
+from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.forwards.auto import noise_of_examples
 from mcrepar.nn.groups import Groups, refuse_shards
 from mcrepar.nn.locks import note_training
 from mcrepar.nn.options import check_place, check_structure, chosen_options
@@ -65,6 +66,8 @@ class BayesianModule(nn.Module):
             self.latents[key] = RankOne(place, options, members) if members else RandomTensor(*whole)
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
+        # under "auto", which weights have noise of their own for every example, and whether a forward has shown it
+        self.examplewise, self.tried = noise_of_examples((o.posterior, place) for place, o in chosen), False
         self.calibration, self.groups = Calibration(net), Groups()
         settle(self)
 
@@ -318,8 +321,6 @@ def bayesian(
              "signs": signs}  # fmt: skip
     places = with_factors(selected(net, select), select is not None) if factored else selected(net, select)
     chosen = chosen_options(places, given, overrides, factored)
-    if forward == "auto":
-        forward = "weights" if factored else least_noisy([(options.posterior, place) for place, options in chosen])
     for place, options in chosen:
         check_place(place, options, forward, factored)
     bnn = BayesianModule(net, chosen, forward, members if factored else 0)

@@ -30,8 +30,8 @@ STRUCTURES = ("weights", "rank1")
 
 def check_structure(forward: object, structure: object, members: object) -> tuple[int, bool]:
     """The number of members, and whether factors are random; or a refusal of what does not go together."""
-    if forward not in (*FORWARDS, "auto"):
-        known = " or ".join(map(repr, (*FORWARDS, "auto")))
+    if forward not in FORWARDS:
+        known = " or ".join(map(repr, FORWARDS))
         raise MethodError(f"forward={forward!r}", "there is no such forward", known)
     if structure not in STRUCTURES:
         raise MethodError(f"structure={structure!r}", "there is no such structure", " or ".join(map(repr, STRUCTURES)))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar import MethodError, bayesian, posterior
 from mcrepar.nn import forwards
+from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded, z_score
 
 DRAWS = 600
@@ -337,35 +338,92 @@ def test_local_radial_refuses_rows_that_share_a_draw():
 # ---- auto
 
 
-AUTO = {
-    "dense": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "normal", {}, "local"),
-    "radial": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "radial", {}, "local"),
-    "laplace": (
-        lambda: nn.Linear(4, 3),
-        "laplace",
-        {},
-        "flipout",
-    ),  # no sum of Laplace noises that can be drawn at once
-    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), "normal", {}, "flipout"),
-    "gamma": (lambda: nn.Linear(4, 3), "gamma", {"signs": "keep", "prior": "gamma"}, "weights"),
-    "recurrent": (lambda: nn.LSTM(3, 2), "normal", {}, "weights"),
-    "factors": (lambda: nn.Linear(4, 3), "normal", {"structure": "rank1"}, "weights"),
-    "some layers": (
-        lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)),
-        "normal",
-        {"select": "1.*"},
-        "local",
-    ),
-}
+class CalledTwice(nn.Module):
+    """One layer in two places, with a norm layer and dropout between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.twice(nn.functional.dropout(self.norm(self.twice(x)))).relu())
+
+
+class Outside(nn.Module):
+    """A weight that is used outside of its layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(x @ self.used.weight.T)
+
+
+BOTH = {"last.weight", "last.bias"}
+AUTO = {  # a network, its input, a posterior, other options, and the weights with noise of their own for every example
+    "dense": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, bias=False)), (5, 4), "normal", {},
+              {"0.weight", "0.bias", "1.weight"}),
+    "radial": (lambda: nn.Linear(4, 3), (5, 4), "radial", {}, {"weight", "bias"}),
+    "laplace": (lambda: nn.Linear(4, 3), (5, 4), "laplace", {}, {"weight", "bias"}),
+    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(8, 2, bias=False)),
+               (5, 1, 4, 4), "normal", {}, {"0.weight", "2.weight"}),
+    "rows of sequences": (lambda: nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3)), (5, 6, 4), "normal", {}, set()),
+    "sequences": (lambda: nn.Linear(4, 3), (5, 6, 4), "normal", {}, {"weight", "bias"}),
+    "one example": (lambda: nn.Linear(4, 3), (4,), "normal", {}, set()),
+    "gamma": (lambda: nn.Linear(4, 3), (5, 4), "gamma", {"signs": "keep", "prior": "gamma"}, set()),
+    "recurrent": (lambda: nn.LSTM(3, 2), (5, 2, 3), "normal", {}, set()),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 3, batch_first=True, bias=False), (5, 6, 4), "normal", {},
+                  {"linear1.weight", "linear2.weight"}),
+    "called twice": (CalledTwice, (5, 4), "normal", {}, BOTH),
+    "outside of a layer": (Outside, (5, 4), "normal", {}, BOTH),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", AUTO)
-def test_auto_is_the_least_noisy_forward_that_layers_and_family_allow(case):
-    build, name, options, expected = AUTO[case]
+def test_auto_gives_every_layer_the_least_noise_that_it_allows(case):
+    build, shape, name, options, expected = AUTO[case]
     bnn = bayesian(build(), name, forward="auto", **options)
-    assert bnn.mode == expected
+    first, again = (bnn(torch.ones(shape)) for _ in range(2))
+    assert bnn.examplewise == expected
+    parts = [out[0] if isinstance(out, tuple) else out for out in (first, again)]
+    assert not torch.equal(*parts)
+    parts[0].sum().backward()
+    used = [t.log_scale.grad is not None for t in random_tensors(bnn).values()]
+    assert all(used) or case == "outside of a layer"
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"), [(lambda: nn.Linear(3, 2), (7, 3)), (lambda: nn.Conv2d(2, 2, 2), (7, 2, 2, 2))]
+)
+def test_auto_has_the_distribution_of_one_sample_and_noise_of_its_own_for_every_example(build, shape):
+    """Standard errors of 4,000 repetitions: the std of 28 outputs by 1.1 %, correlations by .016; z < 5, 1e-5 each."""
+    torch.manual_seed(0)
+    bnn, x = bayesian(build(), "normal", forward="auto", initial_std=0.5), torch.rand(1, *shape[1:]).expand(shape)
+    outs = torch.stack([bnn(x).flatten(1) for _ in range(4000)]).detach()  # (repetitions, examples, outputs)
+    bnn.mode = "weights"
+    one = torch.stack([bnn(x).flatten(1) for _ in range(4000)]).detach()
+    torch.testing.assert_close(outs.std(0), one.std(0), rtol=0.08, atol=0)
+    torch.testing.assert_close(outs.mean(0), one.mean(0), rtol=0, atol=0.15 * float(one.std()))
+    between = torch.corrcoef(outs[:, :, 0].T) - torch.eye(len(x))
+    assert between.abs().max() < 0.08
+    assert torch.corrcoef(one[:, :, 0].T).min() > 0.99
+
+
+def test_a_first_forward_that_is_taken_back_leaves_no_trace():
+    bnn = bayesian(CalledTwice(), "normal", forward="auto")
+    other = copy.deepcopy(bnn)
+    other.examplewise, other.tried = set(BOTH), True
+    outs = []
+    for net in (bnn, other):
+        torch.manual_seed(3)
+        outs.append(net(torch.ones(6, 4)))
+    assert bnn.examplewise == BOTH
+    assert torch.equal(*outs)
+    assert torch.equal(bnn.net.norm.running_mean, other.net.norm.running_mean)
+    assert bnn.net.norm.num_batches_tracked == 1
 
 
 def test_auto_is_saved_as_what_it_was(tmp_path):
     mcrepar.save(bayesian(dense(), "normal", forward="auto"), tmp_path / "model")
-    assert mcrepar.load(tmp_path / "model", dense()).mode == "local"
+    assert mcrepar.load(tmp_path / "model", dense()).mode == "auto"

@@ -122,7 +122,7 @@ def test_numbers_that_are_too_small_are_refused(name):
         ({"prior_options": [1]}, "no value of"),
         ({"lr": 0.0}, "not positive"),
         ({"lr": float("nan")}, "not positive"),
-        ({"start_std": -1.0}, "not positive"),
+        ({"initial_std": -1.0}, "not positive"),
         ({"clip": 0.0}, "not positive"),
         ({"kl_warmup": 1.5}, "a share above 1"),
         ({"validation": 1.0}, "a share above 0.9"),

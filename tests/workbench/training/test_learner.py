@@ -70,7 +70,7 @@ def linear(folder, **options) -> tuple[Learner, torch.Tensor, torch.Tensor]:
     write_numbers(folder)
     given = {
         "model": "fcnet", "model_options": {"hidden": []}, "augment": "none", "validation": 0.0, "noise": 60.0,
-        "posterior": "normal", "prior_options": {}, "kl_schedule": "graves", "beta": 1.0, "start_std": 0.5,
+        "posterior": "normal", "prior_options": {}, "kl_schedule": "graves", "beta": 1.0, "initial_std": 0.5,
     }  # fmt: skip
     c = config(folder, **{**given, **options})
     c.check()

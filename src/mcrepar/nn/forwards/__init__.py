@@ -6,22 +6,18 @@ local        the output of a dense or convolutional layer is drawn instead of it
 flipout      one sample, whose noise is multiplied by random signs of every example
 antithetic   one sample, whose noise has another sign for the second half of the batch
 per_example  a sample of all weights of its own for every example
-auto         local where all random layers are dense, else flipout, else weights: the least noise that layers and family
-             allow without a pass per example
+auto         the least noise that each layer and its family allow without a pass per example: local for dense layers,
+             flipout for convolutions, one shared sample for all others
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from mcrepar.distributions.posterior import Posterior
-from mcrepar.errors import MethodError
-from mcrepar.nn.forwards import antithetic, flipout, local, per_example
+from mcrepar.nn.forwards import antithetic, auto, flipout, local, per_example
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
 
@@ -45,18 +41,5 @@ FORWARDS: dict[str, Forward] = {
     "flipout": Forward(flipout.run, flipout.check),
     "antithetic": Forward(antithetic.run, antithetic.check),
     "per_example": Forward(per_example.run, per_example.check),
+    "auto": Forward(auto.run),
 }
-
-
-def least_noisy(random: Sequence[tuple[Posterior, Place]]) -> str:
-    """The forward that "auto" means for these random tensors.
-
-    Positions of an image or of a sequence share their weights, which `local` forgets: it is for dense layers alone.
-    """
-    dense = all(isinstance(owner, nn.Linear) for _, place in random for owner in place.owners)
-    for name in ("local", "flipout") if dense else ("flipout",):
-        with suppress(MethodError):
-            for posterior, place in random:
-                FORWARDS[name].check(posterior, place)
-            return name
-    return "weights"

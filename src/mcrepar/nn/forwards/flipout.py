@@ -23,7 +23,7 @@ def check(q: Posterior, place: Place, forward: str = "flipout") -> None:
         raise MethodError(f"forward={forward!r} with posterior {q.name!r}", why, "forward='weights'")
 
 
-def _output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
+def output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
     """F(x, loc) + F(x s, delta) s', the signs s and s' being those of the example."""
     out = apply(x, location(weight), location(bias))
     if isinstance(weight, LayerWeight):
@@ -48,4 +48,4 @@ def _signs(like: Tensor, channel: int) -> Tensor:
     return torch.full(shape, 0.5, dtype=like.dtype, device=like.device).bernoulli().mul_(2).sub_(1)
 
 
-run = partial(run_layers, _output)
+run = partial(run_layers, output)

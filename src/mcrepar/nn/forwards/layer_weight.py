@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +45,7 @@ class Weight(Tensor):
         if name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        raise cls._refused(func)
+        raise cls._refused(func, args, kwargs)
 
     @classmethod
     @abstractmethod
@@ -55,12 +55,20 @@ class Weight(Tensor):
     @classmethod
     def embedding(cls, *args: Any, **kwargs: Any) -> Tensor:
         """The output of an embedding, refused unless a weight says more."""
-        raise cls._refused(F.embedding)
+        raise cls._refused(F.embedding, args, kwargs)
 
     @classmethod
-    def _refused(cls, func: Any) -> MethodError:
+    def _refused(cls, func: Any, *given: Any) -> MethodError:
         where, why, instead = cls.refusal
         return MethodError(f"{getattr(func, '__name__', func)} on a weight {where}", why, instead)
+
+
+class OneSample(MethodError):
+    """Says which weights must have one sample for all examples, and why."""
+
+    def __init__(self, names: set[str], why: str) -> None:
+        super().__init__(f"forward='auto' with {' and '.join(sorted(names))}", why, "forward='weights'")
+        self.names = names
 
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # the layer's own function, with its stride, padding, ...
@@ -104,6 +112,14 @@ class LayerWeight(Weight):
         out = random[0].rule(apply, x, weight, bias, x.dim() - 1 if func is F.linear else 1)
         return out.squeeze(0) if alone else out
 
+    @classmethod
+    def _refused(cls, func: Any, *given: Any) -> MethodError:
+        leaves = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, LayerWeight)]
+        if any(leaf.once is not None and leaf.once.bnn.mode == "auto" for leaf in leaves):
+            what = f"{getattr(func, '__name__', func)} uses it, which is neither a dense nor a convolutional layer"
+            return OneSample({leaf.tensor.name for leaf in leaves}, what)
+        return super()._refused(func)
+
 
 def location(weight: Any) -> Any:
     """The location of a random weight as an ordinary tensor; others as they are."""
@@ -126,11 +142,10 @@ class Pass:
         if self.used is None:
             return
         if tensor.name in self.used:
-            raise MethodError(
-                f"forward={self.bnn.mode!r} with {tensor.name}",
-                "its layer is called twice in one forward, and would draw other noise each time",
-                "forward='weights'",
-            )
+            why = "its layer is called twice in one forward, and would draw other noise each time"
+            if self.bnn.mode == "auto":
+                raise OneSample({tensor.name}, why)
+            raise MethodError(f"forward={self.bnn.mode!r} with {tensor.name}", why, "forward='weights'")
         self.used.add(tensor.name)
 
 
@@ -141,14 +156,31 @@ def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 
 
 def run_layers(
-    rule: Rule, bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, drawn: bool = False
+    rule: Rule,
+    bnn: BayesianModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    only: Collection[str] | None = None,
+    *,
+    drawn: bool = False,
 ) -> Any:
-    """The network's output, every layer drawing its own by the rule; `drawn`: the rule draws nothing any more."""
+    """The network's output, every layer drawing its own by the rule.
+
+    Args:
+        rule: the output of a layer.
+        bnn: the network.
+        args: of its forward.
+        kwargs: of its forward.
+        only: the names of the weights with this rule, all others having one sample; None is all weights.
+        drawn: whether the rule draws nothing any more.
+    """
     once = None if drawn else Pass(bnn)
-    weights: dict[str, Tensor] = {}
-    for names, tensor in random_tensors(bnn).items():
+    random = random_tensors(bnn)
+    weights = {} if only is None or len(only) == len(random) else bnn.draw()
+    for names, tensor in random.items():
         assert isinstance(tensor, RandomTensor)
-        weights |= dict.fromkeys(names, LayerWeight.of(tensor, rule, once))
+        if only is None or tensor.name in only:
+            weights |= dict.fromkeys(names, LayerWeight.of(tensor, rule, once))
     try:
         return run(bnn, weights, *args, **kwargs)
     finally:

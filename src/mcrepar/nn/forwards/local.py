@@ -36,7 +36,7 @@ def check(q: Posterior, place: Place) -> None:
         )
 
 
-def _output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
+def output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
     """mean + standard deviation * noise, the noise of every example its own."""
     out = apply(x, location(weight), location(bias))
     if isinstance(weight, LayerWeight):
@@ -80,4 +80,4 @@ def _warn(bnn: BayesianModule) -> None:
     )
 
 
-run = partial(run_layers, _output)
+run = partial(run_layers, output)

@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
+from mcrepar.user_files import read_yaml
 from mcrepar.validation import closest
-from mcrepar.workbench.training.config import GROUPS, MAY_DIFFER, TrainConfig, flag, names, read_config, read_options
+from mcrepar.workbench.training.config import (
+    GROUPS,
+    MAY_DIFFER,
+    SPELLINGS,
+    TrainConfig,
+    flag,
+    names,
+    read_config,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -52,7 +62,8 @@ def add_options(parser: ArgumentParser, options: type, positional: str = "") -> 
             how = {"type": str, "nargs": "+", "default": list(default)}
         if f.name == positional:
             how |= {"nargs": "?"}
-        section.add_argument(f.name if f.name == positional else flag(f.name), help=f.metadata["help"], **how)
+        flags = [flag(f.name), *(flag(old) for old, name in SPELLINGS.items() if name == f.name)]
+        section.add_argument(*([f.name] if f.name == positional else flags), help=f.metadata["help"], **how)
 
 
 def expand(words: Sequence[str]) -> list[str]:
@@ -70,7 +81,9 @@ def expand(words: Sequence[str]) -> list[str]:
             first += ["--config", str(_recipe(value if equals else typed.pop(0)))]
             continue
         if name == "--config" and (path := Path(value or "".join(typed[:1]))).is_file():
-            read_options(path)
+            del typed[: 0 if equals else 1]
+            rest += ["--config", _present(path)]
+            continue
         rest.append(word)
     return [*_resumed([*first, *rest]), *first, *rest]
 
@@ -78,6 +91,14 @@ def expand(words: Sequence[str]) -> list[str]:
 def read_arguments(values: Mapping[str, Any]) -> TrainConfig:
     """The options that a parser found."""
     return TrainConfig(**{name: values[name] for name in names()})
+
+
+def _present(path: Path) -> str:
+    """A file of options, or its options as YAML where some of them have another name now."""
+    import yaml  # type: ignore[import-untyped]
+
+    values = read_options(path)
+    return str(path) if values == read_yaml(path) else str(yaml.safe_dump(values))
 
 
 def _recipe(name: str) -> Path:
@@ -99,7 +120,7 @@ def _resumed(words: Sequence[str]) -> list[str]:
     kept = Path(out) / "config.yaml"
     if os.path.lexists(kept):
         read_config(kept)
-        return ["--config", str(kept)]
+        return ["--config", _present(kept)]
     if (kept.parent / "checkpoints").is_dir() and (text := _from_checkpoint(kept.parent / "checkpoints")):
         return ["--config", text]
     if all(name.replace("--no-", "--") in map(flag, MAY_DIFFER) for name in given):

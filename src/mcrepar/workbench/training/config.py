@@ -70,9 +70,13 @@ class BayesOptions:
         dict, "its parameters, numbers or the words learned, tied, optimal: --prior-options.scale learned"
     )
     pretrained: bool = option(False, "centre the prior on the weights that the network has when it becomes Bayesian")
-    start_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
+    initial_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
     signs: Literal["", "keep", "positive"] = option("", "what a posterior on the half-line does with negative weights")
     forward: str = option("weights", "how a draw enters it: weights, local, flipout, antithetic, per_example, or auto")
+    structure: Literal["weights", "rank1"] = option(
+        "weights", "what is random: all weights, or rank1 factors of the inputs and outputs of every layer"
+    )
+    members: int = option(1, "rank1: how many posteriors of the factors there are, of which a draw uses one")
     kl_method: str = option("auto", "auto, exact, stats, repar, stream, regen, quad, taylor or direct")
     n_mc_iter: int | None = option(None, "M, the Monte Carlo iterations of the KL; null: the exact KL where it exists")
     draws: int = option(1, "draws of the weights in a step, over which the likelihood is averaged")
@@ -92,16 +96,19 @@ class BayesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimOptions:
-    """Optimisation: Adam."""
+    """Optimisation."""
 
     epochs: int = option(100, "passes over the training data")
     batch_size: int = option(32, "data in a step, over all processes together")
+    optimizer: Literal["adam", "sgd", "natural"] = option(
+        "adam", "adam; sgd: momentum for means, Adam for log scales; natural: gradients in the posterior's geometry"
+    )
     lr: float = option(1e-3, "the learning rate, at its peak")
     lr_schedule: Literal["constant", "onecycle", "cosine", "step"] = option(
         "constant", "how it goes on; step: a tenth after half of the steps, a hundredth after three quarters"
     )
     scale_lr: float = option(1.0, "a factor of the learning rate of the posterior's log scales")
-    weight_decay: float = option(0.0, "of Adam; the prior is there for that")
+    weight_decay: float = option(0.0, "of parameters that are not random; the prior is that of all others")
     clip: float | None = option(None, "the largest norm of the gradient; larger ones are shortened")
     patience: int | None = option(None, "stop after so many epochs without a better validation score, keep the best")
     stop_on: Literal["predictive", "elbo"] = option(
@@ -148,7 +155,7 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ParameterError(f"{flag(name)} {value}", f"it is less than {least}", f"{least} or more")
-        for name in ("lr", "scale_lr", "start_std", "kl_warmup", "clip"):
+        for name in ("lr", "scale_lr", "initial_std", "kl_warmup", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ParameterError(f"{flag(name)} {value}", "it is not positive", "a positive number")
@@ -224,7 +231,7 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
 
 LEAST: Mapping[str, float] = {
     "validation": 0, "calibration": 2, "deterministic_epochs": 0, "n_mc_iter": 1, "draws": 1, "beta": 0,
-    "gradient_accumulation": 1,
+    "gradient_accumulation": 1, "members": 1,
     "kl_cycles": 1, "epochs": 1, "batch_size": 1, "weight_decay": 0, "patience": 1, "validation_draws": 1, "seed": 0,
     "checkpoint_minutes": 0, "threads": 1,
 }  # fmt: skip
@@ -233,6 +240,14 @@ LEAST: Mapping[str, float] = {
 def names() -> list[str]:
     """Of all options."""
     return [f.name for group in GROUPS for f in fields(group)]
+
+
+SPELLINGS = {"start_std": "initial_std"}  # of options that have another name now, and are read by both
+
+
+def spelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their present names."""
+    return {SPELLINGS.get(name, name): value for name, value in values.items()}
 
 
 def flag(name: str) -> str:
@@ -289,6 +304,7 @@ def read_options(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path}", f"it cannot be read ({why})", instead) from None
     if not isinstance(values, dict):
         raise ParameterError(f"{path}", "it holds no options", instead)
+    values = spelled(values)
     unknown = [key for key in values if key not in names()]
     if unknown:
         raise ParameterError(f"{path}", f"there is no option {unknown[0]!r}", instead)

@@ -28,6 +28,7 @@ from mcrepar.objective import Elbo, elbo
 from mcrepar.workbench.training import checkpoint
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
+from mcrepar.workbench.training.optimizers import OPTIMIZERS, Optimizers, set_rates
 from mcrepar.workbench.training.schedules import beta_schedule, rate, seed_of
 from mcrepar.workbench.training.setup import (
     build_likelihood,
@@ -52,7 +53,7 @@ class Learner:
 
     net: nn.Module
     model: nn.Module  # the network, or what averages its gradients over processes
-    optimizer: torch.optim.Adam
+    optimizers: Optimizers
     output: Tensor  # of the last forward
     statistics: list[Tensor]  # of norm layers
     before: list[Tensor]  # the same, before the last forward
@@ -92,7 +93,7 @@ class Learner:
         """Make the weights random, around what they are; the plain network's optimizer has then done its work."""
         self.net._forward_hooks.clear()
         self.__dict__.pop("model", None)
-        self.__dict__.pop("optimizer", None)
+        self.__dict__.pop("optimizers", None)
         bnn = make_bayesian(self.net, self.config)
         self._adopt(bnn)
         if bnn.calibration.layers:
@@ -105,14 +106,8 @@ class Learner:
         self.model = self.world.wrap(self.net)
         self.net.register_forward_hook(self._see)
         self.statistics = [t for name, t in net.named_buffers() if name.rpartition(".")[2] in STATISTICS]
-        named = [(name.endswith(".log_scale"), p) for name, p in self.net.named_parameters()]
-        others = [p for scale, p in named if not scale] + list(self.likelihood.parameters())
-        groups = [
-            {"params": others, "factor": 1.0},
-            {"params": [p for scale, p in named if scale], "factor": self.config.scale_lr},
-        ]
-        groups = [group for group in groups if group["params"]]
-        self.optimizer = torch.optim.Adam(groups, lr=self.config.lr, weight_decay=self.config.weight_decay, fused=True)
+        build = OPTIMIZERS[self.config.optimizer]
+        self.optimizers = build(self.net, self.likelihood, self.config, self.task.facts.data_size)
 
     def _see(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         self.output = output.detach()  # for the score, which the objective does not need
@@ -159,7 +154,7 @@ class Learner:
         return Elbo(e.loss.detach(), e.nll.detach(), e.kl.detach())
 
     def descend(self, step: int) -> str | None:
-        """One step of Adam; or nothing but the name of the parameter whose gradient is not finite."""
+        """One step of the optimizers; or nothing but the name of the parameter whose gradient is not finite."""
         self.world.average(self.likelihood.parameters())
         named = [*self.net.named_parameters(), *self.likelihood.named_parameters()]
         gradients = {name: p.grad for name, p in named if p.grad is not None}
@@ -169,16 +164,15 @@ class Learner:
         if self.config.clip is not None:
             torch.nn.utils.clip_grads_with_norm_([p for _, p in named], self.config.clip, norm)
         self._set_rates(step)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         return None
 
     def _set_rates(self, step: int) -> None:
         start, end = (0, self.first_random) if self.bayesian is None else (self.first_random, self.steps)
         factor, beta1 = rate(self.config.lr_schedule, step - start, end - start)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * factor * group["factor"]
-            group["betas"] = (beta1, group["betas"][1])
+        set_rates(self.optimizers, self.config.lr * factor, beta1)
 
     def advice(self) -> tuple[str, ...]:
         """What is to be said of the posterior when training is over: that it was not trained, or has collapsed."""
@@ -200,7 +194,7 @@ class Learner:
             "bayesian": self.bayesian is not None,
             "model": checkpoint.tensors_of(self.net),
             "likelihood": self.likelihood.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": [optimizer.state_dict() for optimizer in self.optimizers],
             "initial": None if self.bayesian is None else describe_initial(random_tensors(self.bayesian)),
         }
 
@@ -217,7 +211,9 @@ class Learner:
         if self.bayesian is not None and state.get("initial") is not None:  # not in older checkpoints
             restore_initial(random_tensors(self.bayesian), state["initial"])
         self.likelihood.load_state_dict(state["likelihood"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        saved = state["optimizer"]
+        for optimizer, one in zip(self.optimizers, saved if isinstance(saved, list) else [saved], strict=True):
+            optimizer.load_state_dict(one)
 
     def copy(self) -> dict[str, Any]:
         """The numbers of the network and its likelihood, as they are now."""

@@ -22,7 +22,7 @@ from mcrepar import __version__
 from mcrepar.errors import ParameterError
 from mcrepar.user_files import read_json, remove_stale, write_file
 from mcrepar.workbench.training.checkpoint import PARTS, Found, newest
-from mcrepar.workbench.training.config import TrainConfig, names, read_config
+from mcrepar.workbench.training.config import TrainConfig, names, read_config, spelled
 
 
 class FolderTaken(ParameterError):
@@ -253,7 +253,7 @@ def kept_options(found: Found) -> TrainConfig:
         found: the checkpoint.
     """
     options = found.state.get("options")
-    options = options if isinstance(options, dict) else {}
+    options = spelled(options) if isinstance(options, dict) else {}
     unknown = [name for name in options if name not in names()]
     if unknown or not options:
         why = f"there is no option {unknown[0]!r}" if unknown else "it holds no options"

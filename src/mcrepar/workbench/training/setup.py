@@ -97,15 +97,18 @@ def kl_of(config: TrainConfig) -> tuple[str, int | None]:
 
 def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
     """The network with random weights, centred where its weights are."""
+    q, p = config.posterior, config.prior  # a name may mean a family of weights or of factors near 1
     return bayesian(
         net,
-        posterior(config.posterior, **config.posterior_options),
-        prior(config.prior, **config.prior_options),
+        posterior(q, **config.posterior_options) if config.posterior_options else q,
+        prior(p, **config.prior_options) if config.prior_options else p,
         *kl_of(config),
-        start_std=config.start_std,
+        initial_std=config.initial_std,
         pretrained=config.pretrained,
         forward=config.forward,
         signs=config.signs,
+        structure=config.structure,
+        members=config.members,
     )
 
 
