@@ -308,9 +308,15 @@ def mean_field(prior: mcrepar.Prior, posterior: str = "normal", **options: Any) 
     return partial(Bayesian, posterior=posterior, prior=prior, **given)
 
 
-def in_fan_in(scale: float, **options: Any) -> Callable[[Task, int], Learner]:
+def in_fan_in(scale: float, loc_scale: float = 3.0, **options: Any) -> Callable[[Task, int], Learner]:
     """A Normal posterior and the hierarchical prior with lengths in units of 1 / sqrt(fan-in)."""
-    return mean_field(mcrepar.prior("hierarchical", scale=scale, loc_scale=3.0, relative="fan_in"), **options)
+    return mean_field(mcrepar.prior("hierarchical", scale=scale, loc_scale=loc_scale, relative="fan_in"), **options)
+
+
+def in_spread(scale: float, loc_scale: float = 10.0, **options: Any) -> Callable[[Task, int], Learner]:
+    """A Normal posterior that begins with the noise of the hierarchical prior, in units of a tensor's spread."""
+    prior = mcrepar.prior("hierarchical", scale=scale, loc_scale=loc_scale, relative="spread")
+    return mean_field(prior, **{"forward": "auto", "initial_std": scale, **options})
 
 
 METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
@@ -348,12 +354,24 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .3": in_fan_in(0.3),
     "fan-in .5": in_fan_in(0.5),
     "fan-in 1": in_fan_in(1.0),
+    "fan-in .3, loc 10": in_fan_in(0.3, 10.0),
+    "fan-in .5, loc 10": in_fan_in(0.5, 10.0),
+    "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
     "fan-in .5, one draw": in_fan_in(0.5, forward="weights"),
+    "fan-in .5, one draw, SGD": in_fan_in(0.5, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .5, antithetic": in_fan_in(0.5, forward="antithetic"),
     "fan-in .5, radial": in_fan_in(0.5, posterior="radial"),
     "fan-in .5, SGD": in_fan_in(0.5, adam=0.0, scale_rate=1e-2),
     "fan-in .3, SGD": in_fan_in(0.3, adam=0.0, scale_rate=1e-2),
     "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
+    "spread .3": in_spread(0.3),
+    "spread .5": in_spread(0.5),
+    "spread 1": in_spread(1.0),
+    "spread .5, one draw": in_spread(0.5, forward="weights"),
+    "spread .3, SGD": in_spread(0.3, adam=0.0, scale_rate=1e-2, forward="weights"),
+    "spread .1, SGD": in_spread(0.1, adam=0.0, scale_rate=1e-2, forward="weights"),
+    "spread .3, loc 3, SGD": in_spread(0.3, 3.0, adam=0.0, scale_rate=1e-2, forward="weights"),
+    "spread .1, loc 3, SGD": in_spread(0.1, 3.0, adam=0.0, scale_rate=1e-2, forward="weights"),
     "radial hierarchical .05, Adam .002": mean_field(
         mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), "radial", adam=2e-3
     ),

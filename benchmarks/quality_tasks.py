@@ -125,22 +125,6 @@ def read_fashion(root: Path) -> Parts:
     return _images("fashion_mnist", root / "fashion-mnist", {"mnist": digits}, "none", 5000)
 
 
-class LeNet5(nn.Module):
-    """LeCun's network for 28 x 28 images with ReLU and max pooling: 61,706 weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.linear1, self.linear2, self.linear3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits, (batch, 10)."""
-        x = F.max_pool2d(self.conv1(x).relu(), 2)
-        x = F.max_pool2d(self.conv2(x).relu(), 2).flatten(1)
-        logits: Tensor = self.linear3(self.linear2(self.linear1(x).relu()).relu())
-        return logits
-
-
 def _resnet(blocks: int) -> Callable[[], nn.Module]:
     return lambda: model("resnet20", blocks=blocks).to(memory_format=torch.channels_last)
 
@@ -148,5 +132,5 @@ def _resnet(blocks: int) -> Callable[[], nn.Module]:
 TASKS: Mapping[str, Task] = {
     "cifar10-resnet8": Task(read_cifar, _resnet(1), epochs=8),
     "cifar10-resnet20": Task(read_cifar, _resnet(3), epochs=24),
-    "fashion-lenet5": Task(read_fashion, LeNet5, epochs=20, learning_rate=0.02),
+    "fashion-lenet5": Task(read_fashion, lambda: model("lenet5", channels=1), epochs=20, learning_rate=0.02),
 }

@@ -343,7 +343,7 @@ def test_a_kl_that_is_not_finite_names_its_tensor():
     bnn = bayesian(nn.Linear(2, 2))
     with torch.no_grad():
         bnn.latents["bias"].loc[0] = math.nan
-    with pytest.raises(ParameterError, match=r"bias: KL\(radial \|\| normal\).*loc must be"):
+    with pytest.raises(ParameterError, match=r"bias: KL\(normal \|\| hierarchical\).*loc must be"):
         kl(bnn)
 
 

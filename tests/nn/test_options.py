@@ -34,12 +34,12 @@ WRONG = {
     "overrides of a word": ({"overrides": {"0": "laplace"}}, "it is not a dict of dicts"),
     "a wide prior": (
         {"select": "0.weight", "prior": prior("normal", scale=torch.ones(4, 3))},
-        r"0.weight: KL\(radial \|\| normal\) with the prior's scale: its shape \(4, 3\) does not broadcast .* \(3, 4\)",
+        r"0.weight: KL\(normal \|\| normal\) with the prior's scale: its shape \(4, 3\) does not broadcast .* \(3, 4\)",
     ),
     "a prior for one of two": ({"prior": prior("normal", loc=torch.zeros(3, 4))}, r"0.bias: .*\(3, 4\) .* \(3,\)"),
     "a prior of a part": (
         {"overrides": {"0.bias": {"prior": prior("laplace", scale=torch.ones(4))}}},
-        r"0.bias: KL\(radial \|\| laplace\)",
+        r"0.bias: KL\(normal \|\| laplace\)",
     ),
     "a foreign prior": (
         {"select": "0.weight", "prior": td.Gumbel(torch.zeros(4, 3), torch.ones(4, 3))},

@@ -201,7 +201,7 @@ def test_a_pattern_beats_a_module_beats_a_type_and_later_beats_earlier():
 
 def test_overrides_reach_the_latents():
     net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
-    bnn = bayesian(net, "radial", overrides={
+    bnn = bayesian(net, "radial", "normal", overrides={
         "2": {"posterior": "normal", "prior": prior("laplace", scale=0.2), "kl_method": "stream", "n_mc_iter": 50},
         "0.bias": {"posterior": posterior("horseshoe", slab=2.0)},
     })  # fmt: skip

@@ -70,6 +70,7 @@ class ModelRow:
 def _rows() -> Iterator[tuple[str, ModelRow]]:
     yield "fcnet", ModelRow("fcnet.FCNet", 1, 1, "dense layers and ReLU, for data of any one size")
     yield "small_conv", ModelRow("small_conv.SmallConv", 2, 8, "three convolutions and two dense layers: a CPU's size")
+    yield "lenet5", ModelRow("lenet.LeNet5", 2, 12, "LeNet-5 with ReLU and max pooling, for 28 x 28")
     yield "alexnet", ModelRow("alexnet.AlexNet", 2, 17, "the paper's AlexNet for small images, without biases")
     for layers, depths in VGG.items():
         for suffix, norm in (("", False), ("_bn", True)):

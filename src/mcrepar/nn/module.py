@@ -266,8 +266,8 @@ def kl(
 
 def bayesian(
     net: nn.Module,
-    posterior: str | Posterior | None = None,
-    prior: object = "normal",
+    posterior: str | Posterior = "normal",
+    prior: object = None,
     kl_method: str = "auto",
     n_mc_iter: int | None = None,
     *,
@@ -275,7 +275,7 @@ def bayesian(
     pretrained: bool = False,
     select: Select = None,
     overrides: Overrides | None = None,
-    forward: str = "weights",
+    forward: str = "auto",
     signs: str = "",
     structure: str = "weights",
     members: int = 1,
@@ -288,9 +288,10 @@ def bayesian(
 
     Args:
         net: any nn.Module; it is taken over, its selected tensors are emptied.
-        posterior: a name of `POSTERIORS` or a template such as posterior("gamma", concentration=2.5); None is "radial"
-            for weights and "normal" for factors.
+        posterior: a name of `POSTERIORS` or a template such as posterior("gamma", concentration=2.5).
         prior: a name of `PRIORS`, a prior, or any torch.distributions object; over factors a name means one around 1.
+            None is prior("hierarchical", scale=0.3, loc_scale=3.0, relative="fan_in"), which keeps noise small
+            against the weights so that the whole KL does not underfit; with pretrained=True and over factors "normal".
         kl_method: auto, exact, stats, repar, stream, regen, quad, taylor or direct.
         n_mc_iter: M, the number of Monte Carlo iterations of the KL.
         initial_std: initial standard deviation of a weight, relative to the spread of its tensor.
@@ -298,8 +299,8 @@ def bayesian(
         select: which parameters, a callable(name, parameter) or patterns; None is all but those of norm layers.
         overrides: other options for some, by name pattern, module type or module.
         forward: how a draw enters the forward: weights, local, flipout, antithetic or per_example; local gives the
-            positions of one example (of an image, of a sequence) independent noise. "auto" is local where all random
-            layers are dense, else flipout, else weights, whichever layers and posterior allow.
+            positions of one example (of an image, of a sequence) independent noise. "auto" is, layer by layer, local
+            for dense and flipout for convolutional layers, and weights for all others.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
         structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
             layers, of which every example has its own in training, and every draw one.
@@ -315,7 +316,6 @@ def bayesian(
     if any(isinstance(module, BayesianModule) for module in net.modules()):
         raise ParameterError("bayesian(net)", "a part of it is Bayesian already", "a plain network")
     members, factored = check_structure(forward, structure, members)
-    posterior = posterior or ("normal" if factored else "radial")
     given = {"posterior": posterior, "prior": prior, "kl_method": kl_method, "n_mc_iter": n_mc_iter,
              "initial_std": initial_std if start_std is None else start_std, "pretrained": pretrained,
              "signs": signs}  # fmt: skip

@@ -25,12 +25,20 @@ def test_no_words_are_the_defaults():
 
 def test_flags_of_every_kind():
     c = parsed(
-        "--n-mc-iter", "1000", "--lr", "1e-4", "--prior-options.scale", "learned", "--prior-options.loc=0.5",
+        "--n-mc-iter", "1000", "--lr", "1e-4", "--prior", "normal", "--prior-options.scale", "learned",
+        "--prior-options.loc=0.5",
         "--no-channels-last", "--pretrained", "--last-layer-draws", "exact", "--data-options", '{"size": [3, 4]}',
     )  # fmt: skip
     assert (c.n_mc_iter, c.lr, c.channels_last, c.pretrained, c.last_layer_draws) == (1000, 1e-4, False, True, "exact")
     assert c.prior_options == {"scale": "learned", "loc": 0.5}
     assert c.data_options == {"size": [3, 4]}
+
+
+def test_an_option_is_read_by_its_earlier_name_too(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("start_std: 0.2\n")
+    assert parsed("--start-std", "0.2").initial_std == parsed("--config", str(path)).initial_std == 0.2
+    assert parsed(f"--config={path}", "--epochs", "3") == TrainConfig(initial_std=0.2, epochs=3)
 
 
 @pytest.mark.parametrize("size", ["12,16", "(12, 16)", "[12,16]", "[12, 16]"])

@@ -80,7 +80,7 @@ def linear(folder, **options) -> tuple[Learner, torch.Tensor, torch.Tensor]:
 
 def gradients(learner: Learner) -> torch.Tensor:
     found = torch.cat([p.grad.flatten() for p in learner.net.parameters()])
-    learner.optimizer.zero_grad()
+    learner.net.zero_grad()
     return found
 
 

@@ -76,7 +76,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(options, kill
     assert log_of(killed) == log_of(wanted)
     a, b = (newest(folder / "checkpoints").state for folder in (killed, wanted))
     assert all(t.equal(b["model"][name]) for name, t in a["model"].items())
-    states = [state["optimizer"]["state"] for state in (a, b)]
+    states = [state["optimizer"][0]["state"] for state in (a, b)]
     assert all(t.equal(states[1][k][name]) for k, s in states[0].items() for name, t in s.items())
 
 

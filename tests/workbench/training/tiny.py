@@ -43,7 +43,8 @@ def options(folder: Path, name: str = "run", **changed: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "data": "arrays", "root": str(folder / "data.npz"), "model": "resnet20", "model_options": {"blocks": 1},
         "augment": "crop_flip", "validation": 0.25, "calibration": 8, "validation_draws": 2, "kl_schedule": "linear",
-        "beta": 0.1, "prior_options": {"scale": "learned"}, "epochs": 3, "batch_size": 12, "lr_schedule": "onecycle",
+        "beta": 0.1, "posterior": "radial", "prior": "normal", "prior_options": {"scale": "learned"},
+        "forward": "weights", "epochs": 3, "batch_size": 12, "lr_schedule": "onecycle",
         "lr": 0.01, "scale_lr": 2.0, "out": str(folder / name), "progress": "none", "checkpoint_minutes": 5.0,
     }  # fmt: skip
     return {**given, **changed}

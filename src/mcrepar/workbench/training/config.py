@@ -63,16 +63,16 @@ class ModelOptions:
 class BayesOptions:
     """Posterior, prior and objective."""
 
-    posterior: str = option("radial", "the family of the weights: a name of mcrepar.POSTERIORS")
+    posterior: str = option("normal", "the family of the weights: a name of mcrepar.POSTERIORS")
     posterior_options: Mapping[str, Any] = option(dict, "its fixed parameters, as --posterior-options.concentration 2")
-    prior: str = option("normal", "the family of the prior: a name of mcrepar.PRIORS")
+    prior: str = option("auto", "the family of the prior: a name of mcrepar.PRIORS; auto: as mcrepar.bayesian(net)")
     prior_options: Mapping[str, Any] = option(
         dict, "its parameters, numbers or the words learned, tied, optimal: --prior-options.scale learned"
     )
     pretrained: bool = option(False, "centre the prior on the weights that the network has when it becomes Bayesian")
     initial_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
     signs: Literal["", "keep", "positive"] = option("", "what a posterior on the half-line does with negative weights")
-    forward: str = option("weights", "how a draw enters it: weights, local, flipout, antithetic, per_example, or auto")
+    forward: str = option("auto", "how a draw enters it: weights, local, flipout, antithetic, per_example, or auto")
     structure: Literal["weights", "rank1"] = option(
         "weights", "what is random: all weights, or rank1 factors of the inputs and outputs of every layer"
     )
@@ -103,11 +103,11 @@ class OptimOptions:
     optimizer: Literal["adam", "sgd", "natural"] = option(
         "adam", "adam; sgd: momentum for means, Adam for log scales; natural: gradients in the posterior's geometry"
     )
-    lr: float = option(1e-3, "the learning rate, at its peak")
+    lr: float = option(0.01, "the learning rate, at its peak")
     lr_schedule: Literal["constant", "onecycle", "cosine", "step"] = option(
-        "constant", "how it goes on; step: a tenth after half of the steps, a hundredth after three quarters"
+        "onecycle", "how it goes on; step: a tenth after half of the steps, a hundredth after three quarters"
     )
-    scale_lr: float = option(1.0, "a factor of the learning rate of the posterior's log scales")
+    scale_lr: float = option(2.0, "a factor of the learning rate of the posterior's log scales")
     weight_decay: float = option(0.0, "of parameters that are not random; the prior is that of all others")
     clip: float | None = option(None, "the largest norm of the gradient; larger ones are shortened")
     patience: int | None = option(None, "stop after so many epochs without a better validation score, keep the best")
@@ -169,6 +169,8 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
         if self.beta != 1 and self.kl_schedule in ("graves", "blundell", "paper"):
             why = f"--kl-schedule {self.kl_schedule} has no beta"
             raise ParameterError(f"--beta {self.beta:g}", why, "--kl-schedule constant, linear or cyclic")
+        if self.prior == "auto" and self.prior_options:
+            raise ParameterError("--prior-options", "they belong to a family, and --prior names none", "--prior normal")
         if self.gradient_accumulation is not None:
             self._check_accumulation(self.gradient_accumulation)
         if self.stop_on != TrainConfig.stop_on and self.patience is None:

@@ -101,7 +101,7 @@ def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
     return bayesian(
         net,
         posterior(q, **config.posterior_options) if config.posterior_options else q,
-        prior(p, **config.prior_options) if config.prior_options else p,
+        prior(p, **config.prior_options) if config.prior_options else None if p == "auto" else p,
         *kl_of(config),
         initial_std=config.initial_std,
         pretrained=config.pretrained,

@@ -1,0 +1,89 @@
+"""Every optimizer of a training: what it decays, which rates it has, that it learns, and that a run goes on with it."""
+
+import pytest
+import torch
+from torch import nn
+
+from mcrepar import bayesian
+from mcrepar.likelihoods import Normal
+from mcrepar.optim import NaturalGradient
+from mcrepar.workbench.training import train
+from mcrepar.workbench.training.config import TrainConfig
+from mcrepar.workbench.training.learner import Learner
+from mcrepar.workbench.training.optimizers import OPTIMIZERS, set_rates
+from tests.workbench.training.tiny import config, log_of, model_of, write_images
+
+
+def network(**options):
+    torch.manual_seed(0)
+    return bayesian(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1)), **options)
+
+
+def groups_of(optimizers):
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+def test_every_parameter_is_in_one_group_and_only_plain_ones_decay(name, structure):
+    net, likelihood = network(structure=structure), Normal("learned")
+    chosen = TrainConfig(optimizer=name, weight_decay=0.1, lr=0.5, scale_lr=0.2)
+    found = groups_of(OPTIMIZERS[name](net, likelihood, chosen, 100))
+    wanted = {id(p) for p in (*net.parameters(), *likelihood.parameters())}
+    seen = [id(p) for group in found for p in group["params"]]
+    assert sorted(seen) == sorted(wanted)
+    decayed = {id(p) for group in found if group.get("weight_decay") for p in group["params"]}
+    random = {id(p) for n, p in net.named_parameters() if n.endswith((".log_scale", ".loc"))}
+    assert decayed == {id(p) for p in net.parameters()} - random
+    scales = {id(p) for n, p in net.named_parameters() if n.endswith(".log_scale")}
+    assert {group["factor"] for group in found if any(id(p) in scales for p in group["params"])} == {0.2}
+
+
+def test_rates_and_momentum_follow_the_schedule():
+    found = OPTIMIZERS["sgd"](network(), Normal("learned"), TrainConfig(optimizer="sgd", scale_lr=0.1), 100)
+    set_rates(found, 0.4, 0.85)
+    sgd, adam = found
+    assert [group["lr"] for group in groups_of(found)] == [0.4, pytest.approx(0.04)]
+    assert sgd.param_groups[0]["momentum"] == 0.85
+    assert adam.param_groups[0]["betas"] == (0.85, 0.999)
+    natural, _ = OPTIMIZERS["natural"](network(), Normal("learned"), TrainConfig(optimizer="natural"), 100)
+    set_rates([natural], 0.4, 0.85)
+    assert isinstance(natural, NaturalGradient)
+    assert {group.get("momentum", 0.9) for group in natural.param_groups} == {0.9}  # its average is debiased for it
+
+
+def test_a_deterministic_network_has_one_sgd_in_the_place_of_natural_gradients():
+    (only,) = OPTIMIZERS["natural"](nn.Linear(3, 1), Normal(1.0), TrainConfig(optimizer="natural"), 100)
+    assert isinstance(only, torch.optim.SGD)
+
+
+RATES = {"adam": (0.01, 2.0), "sgd": (0.05, 0.2), "natural": (0.05, 0.002)}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
+def test_a_training_learns_with_the_whole_kl_and_goes_on_where_it_was_stopped(name, structure, tmp_path, monkeypatch):
+    """Two classes of images that any network tells apart; 90 % of 24 would be chance with probability 2e-5."""
+    write_images(tmp_path, 120)
+    lr, scale_lr = RATES[name]
+    given = {
+        "optimizer": name, "structure": structure, "posterior": "normal", "prior": "auto", "prior_options": {},
+        "kl_schedule": "graves", "beta": 1.0, "lr": lr, "scale_lr": scale_lr, "weight_decay": 1e-4, "epochs": 6,
+        "deterministic_epochs": 1, "threads": 1, "forward": "auto", "validation": 0.0,
+    }  # fmt: skip
+    whole = train(config(tmp_path, "whole", **given))
+    assert float(log_of(whole)[-1]["accuracy"]) > 0.9
+
+    objective, steps = Learner.objective, []
+
+    def ended(self, *given):
+        steps.append(1)
+        if len(steps) == 40:  # of 48
+            raise KeyboardInterrupt
+        return objective(self, *given)
+
+    monkeypatch.setattr(Learner, "objective", ended)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(tmp_path, "part", **given, checkpoint_minutes=0.0))
+    monkeypatch.undo()
+    assert model_of(train(config(tmp_path, "part", **given, resume=True))) == model_of(whole)
