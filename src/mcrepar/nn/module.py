@@ -300,7 +300,7 @@ def bayesian(
         overrides: other options for some, by name pattern, module type or module.
         forward: how a draw enters the forward: weights, local, flipout, antithetic or per_example; local gives the
             positions of one example (of an image, of a sequence) independent noise. "auto" is, layer by layer, local
-            for dense and flipout for convolutional layers, and weights for all others.
+            for dense layers whose rows are the examples, and weights for all others.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
         structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
             layers, of which every example has its own in training, and every draw one.

@@ -6,8 +6,8 @@ local        the output of a dense or convolutional layer is drawn instead of it
 flipout      one sample, whose noise is multiplied by random signs of every example
 antithetic   one sample, whose noise has another sign for the second half of the batch
 per_example  a sample of all weights of its own for every example
-auto         the least noise that each layer and its family allow without a pass per example: local for dense layers,
-             flipout for convolutions, one shared sample for all others
+auto         local for dense layers whose rows are the examples, one sample for all other layers: the least noise that
+             costs next to nothing
 """
 
 from __future__ import annotations

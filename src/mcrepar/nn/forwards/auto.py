@@ -1,9 +1,9 @@
-"""The least noise that every layer allows: its outputs, then its signs, then one sample for the batch.
+"""Local reparameterization wherever it is free, one sample of the weights elsewhere.
 
-A dense layer with one row per example draws its output (`local`), another layer with one entry per example multiplies
-its noise by the example's signs (`flipout`). What has neither uses one sample: recurrent layers, attention, embeddings,
-shared weights, layers that are called twice or see other rows than the examples. The last two are found when the
-network runs first, and that run is taken back.
+A dense layer with one row per example draws its output, which costs it another product of matrices. A convolution would
+need flipout, which doubles its cost and takes away a fifth of the gradient's variance: it has one sample for the batch.
+So have recurrent layers, attention, embeddings, shared weights, and dense layers that are called twice or see other
+rows than the examples. The last two are found when the network runs first, and that run is taken back.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
 from mcrepar.nn import swap
-from mcrepar.nn.forwards import flipout, local
+from mcrepar.nn.forwards import local
 from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, OneSample, examples, run_layers
 from mcrepar.nn.select import Place
 
@@ -32,22 +32,22 @@ def noise_of_examples(random: Iterable[tuple[Posterior, Place]]) -> set[str]:
     found = set()
     for posterior, place in random:
         with suppress(MethodError):
-            flipout.check(posterior, place)
-            found.add(place.name)
+            local.check(posterior, place)
+            if all(isinstance(owner, nn.Linear) for owner in place.owners):
+                found.add(place.name)
     return found
 
 
 def _output(batch: int, apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
-    """The output of a layer by the first of the two rules that its input and its noise allow."""
-    random = [w.tensor for w in (weight, bias) if isinstance(w, LayerWeight)]
-    if len(x) != batch:
-        raise OneSample({t.name for t in random}, f"its layer has {len(x)} rows for a batch of {batch} examples")
-    dense = x.dim() == 2 and all(t.options.posterior.noise.projects for t in random)
-    return (local.output if dense else flipout.output)(apply, x, weight, bias, channel)
+    """The output of a dense layer whose rows are the examples."""
+    if x.dim() != 2 or len(x) != batch:
+        names = {w.tensor.name for w in (weight, bias) if isinstance(w, LayerWeight)}
+        raise OneSample(names, f"its layer has an input of shape {tuple(x.shape)} for a batch of {batch} examples")
+    return local.output(apply, x, weight, bias, channel)
 
 
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The network's output, every layer with the least noise that it allows."""
+    """The network's output, dense layers drawing their own."""
     rule = partial(_output, examples(args, kwargs))
     while bnn.examplewise:
         if torch.compiler.is_compiling():
