@@ -137,10 +137,10 @@ def _dense(layers: list[tuple[str, nn.Module]], stack: Draw, x: Tensor, draws: i
     for name, layer in layers:
         own = [(f"{name}.{last}".lstrip("."), layer._parameters.get(last)) for last in ("weight", "bias")]
         weight, bias = (stack.get(key, fixed) for key, fixed in own)
-        matrices = () if weight is None else torch.split(weight.expand(draws, -1, -1).mT, together)
-        steps.append(
-            (layer, matrices, () if bias is None else torch.split(bias.expand(draws, -1).unsqueeze(1), together))
-        )
+        turned = None if weight is None else weight.expand(draws, -1, -1).mT
+        rows = None if bias is None else bias.expand(draws, -1).unsqueeze(1)
+        cuts: list[Sequence[Tensor]] = [() if t is None else torch.split(t, together) for t in (turned, rows)]
+        steps.append((layer, cuts[0], cuts[1]))
     outs = []
     for k in range(len(steps[0][1])):
         h = x.expand(len(steps[0][1][k]), -1, -1)
