@@ -4,9 +4,10 @@
 
 python benchmarks/peers_environment.py makes that interpreter; with our own, the peers' rows are left out. Every step is
 timed between two deterministic ones and divided by their mean, so that a drift of the machine's speed cancels. Rounds
-are short, begin at another step each time and go on for --seconds; a ratio is the median over rounds. The rounds are
-split in halves, whose medians say how far a number can be trusted. A step is forward, KL in closed form (or by M = 10^6
-draws), backward and Adam. Its peak of memory on ResNet-18 is measured in a process of its own, as in peers_steps.py.
+are short, begin at another step each time, and go on for --seconds, at least 12 of them; a ratio is the median over
+rounds. The rounds are split in halves, whose medians say how far a number can be trusted. A step is forward, KL in
+closed form (or by M = 10^6 draws), backward and Adam. Its peak of memory on ResNet-18 is measured in a process of its
+own, as in peers_steps.py.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ OURS: Mapping[str, dict[str, Any]] = {
 }
 PEERS = ("bayesian-torch", "torchbayesian", "torch_blue")
 MEMORY = ("exact", "stats", *(f"{name}, closed form" for name in PEERS))
-BASE, LEAST = "deterministic", 2  # the step that others are divided by, and the least number of rounds
+BASE, LEAST = "deterministic", 12  # the step that others are divided by, and the least number of rounds
 
 
 def steps(case: Case, device: str) -> dict[str, Callable[[], None]]:
@@ -142,7 +143,7 @@ def ratios(runs: Mapping[str, Callable[[], None]], seconds: float, at_once: int,
         timed(name)
         took[name].clear()
     end, turn = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end or turn < LEAST:
+    while time.perf_counter() < end or turn < (LEAST if seconds else 2):
         before = timed(BASE)
         for k in range(len(names)):
             name = names[(k + turn) % len(names)]
