@@ -125,7 +125,7 @@ def networks_block(found: dict[str, Any]) -> list[str]:
         + " |"
         for name in names
     ]
-    spread = {n: max(abs(r["halves"][0] / r["halves"][1] - 1) for r in rows.values()) for n, rows in networks.items()}
+    spread = {n: max(max(r["halves"]) / min(r["halves"]) - 1 for r in rows.values()) for n, rows in networks.items()}
     least = min(r["rounds"] for rows in networks.values() for r in rows.values() if "rounds" in r)
     head = (
         f"A training step over the deterministic one ({_where(found)}; forward, KL in closed form or by `stats`, "
