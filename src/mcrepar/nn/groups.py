@@ -275,8 +275,8 @@ def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
     known = {tensor for group in summed for tensor in group.tensors}
     rest = [tensor for tensor in alone if tensor not in known]
     if members:
-        slow = any(type(group.noise).draw_rows is Noise.draw_rows for group in drawn)  # one row after the other
-        return Layout(looks, alone, (), tensors, summed, rest, () if apart or slow else drawn)
+        rows = not apart and all(group.noise.projects for group in drawn)  # Normal or Radial: many rows at once
+        return Layout(looks, alone, (), tensors, summed, rest, drawn if rows else ())
     return Layout(looks, alone, drawn, apart, summed, rest)
 
 
