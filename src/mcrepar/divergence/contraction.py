@@ -26,7 +26,7 @@ from mcrepar.divergence.sums import Factor, Order, Sums, block_size, unflat, wid
 from mcrepar.divergence.terms import PosteriorKey
 
 TEMPORARIES = 8  # of a block that live at once
-CONTRACTED = 2**16  # weights that are contracted at once, by one core: their temporaries stay in its cache
+CONTRACTED = 2**20  # weights that are contracted at once: few calls, and temporaries that never grow with the tensor
 
 
 @dataclass(frozen=True, eq=False)
