@@ -125,12 +125,24 @@ def networks_block(found: dict[str, Any]) -> list[str]:
         + " |"
         for name in names
     ]
-    spread = max(abs(r["halves"][0] / r["halves"][1] - 1) for rows in networks.values() for r in rows.values())
+    spread = {n: max(max(r["halves"]) / min(r["halves"]) - 1 for r in rows.values()) for n, rows in networks.items()}
+    least = min(r["rounds"] for rows in networks.values() for r in rows.values() if "rounds" in r)
     head = (
         f"A training step over the deterministic one ({_where(found)}; forward, KL in closed form or by `stats`, "
-        f"backward, fused Adam; ours in bold; the two halves of the rounds differ by at most {100 * spread:.0f} %):"
+        f"backward, fused Adam; ours in bold). The last row says how far the two halves of the rounds "
+        f"({least} or more) differ at most:"
     )
-    return [head, "", f"| step | {' | '.join(networks)} |", "|---|" + "---|" * len(networks), *rows]
+    last = f"| halves differ by | {' | '.join(f'{100 * x:.0f} %' for x in spread.values())} |"
+    lines = [head, "", f"| step | {' | '.join(networks)} |", "|---|" + "---|" * len(networks), *rows, last]
+    peak = found["peak bytes"]
+    others = [
+        f"{100 * peak['exact'] / peak[name]:.0f} % of {name.partition(',')[0]}'s" for name in peak if "closed" in name
+    ]
+    return [
+        *lines,
+        "",
+        f"Peak memory of a ResNet-18 step (normal, exact): {peak['exact'] / 1e9:.2f} GB, {', '.join(others)}.",
+    ]
 
 
 def peers_block(found: dict[str, Any]) -> list[str]:

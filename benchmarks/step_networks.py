@@ -2,10 +2,12 @@
 
     .venv-peers/bin/python benchmarks/step_networks.py [--device cuda] [--threads T] [--only TEXT] [--out FOLDER]
 
-python benchmarks/peers_environment.py makes that interpreter; with our own, the peers' rows are left out. All steps of
-a round take turns, in an order that moves on by one from round to round, and a ratio is the median over rounds of
-ratios within a round, so that a drift of the machine's speed cancels. The rounds are split in halves, whose ratios say
-how far a number can be trusted. A step is forward, KL in closed form (or by M = 10^6 draws), backward and Adam.
+python benchmarks/peers_environment.py makes that interpreter; with our own, the peers' rows are left out. Every step is
+timed between two deterministic ones and divided by their mean, so that a drift of the machine's speed cancels. Rounds
+are short, begin at another step each time, and go on for --seconds, at least 12 of them; a ratio is the median over
+rounds. The rounds are split in halves, whose medians say how far a number can be trusted. A step is forward, KL in
+closed form (or by M = 10^6 draws), backward and Adam. Its peak of memory on ResNet-18 is measured in a process of its
+own, as in peers_steps.py.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -55,8 +59,8 @@ NETWORKS: Mapping[str, Case] = {
     "ResNet-18, batch 32": (lambda: model("preact_resnet18"), (32, 3, 32, 32), 10, 1),
     "ResNet-20, batch 128": (lambda: model("resnet20"), (128, 3, 32, 32), 10, 1),
     "3D encoder, batch 4": (lambda: model("unet3d_encoder", classes=2, channels=1, width=8), (4, 1, 32, 32, 32), 2, 1),
-    "transformer, batch 32": (Encoder, (32, 32, 64), 10, 2),
-    "MLP of 50 units, batch 100": (mlp, (100, 13), 2, 40),
+    "transformer, batch 32": (Encoder, (32, 32, 64), 10, 1),
+    "MLP of 50 units, batch 100": (mlp, (100, 13), 2, 10),
 }
 OURS: Mapping[str, dict[str, Any]] = {
     "normal, exact": {"posterior": "normal"},
@@ -66,6 +70,8 @@ OURS: Mapping[str, dict[str, Any]] = {
     "rank-1": {"structure": "rank1"},
 }
 PEERS = ("bayesian-torch", "torchbayesian", "torch_blue")
+MEMORY = ("exact", "stats", *(f"{name}, closed form" for name in PEERS))
+BASE, LEAST = "deterministic", 12  # the step that others are divided by, and the least number of rounds
 
 
 def steps(case: Case, device: str) -> dict[str, Callable[[], None]]:
@@ -87,7 +93,7 @@ def steps(case: Case, device: str) -> dict[str, Callable[[], None]]:
         step()  # what cannot run is not timed
         found[name] = step
 
-    add("deterministic", build(), lambda net: F.cross_entropy(net(x), y))
+    add(BASE, build(), lambda net: F.cross_entropy(net(x), y))
     for name, options in OURS.items():
         try:
             bnn = mcrepar.bayesian(build(), **options)
@@ -118,26 +124,85 @@ def steps(case: Case, device: str) -> dict[str, Callable[[], None]]:
     return found
 
 
-def ratios(runs: Mapping[str, Callable[[], None]], rounds: int, at_once: int, device: str) -> dict[str, Any]:
-    """The time of every step over the deterministic one of its round, with those of the two halves of the rounds."""
-    names, seconds = list(runs), {name: [] for name in runs}
-    for turn in range(rounds + 1):
+def ratios(runs: Mapping[str, Callable[[], None]], seconds: float, at_once: int, device: str) -> dict[str, Any]:
+    """The time of every step over that of its deterministic neighbours, and the medians of both halves of rounds."""
+    names = [name for name in runs if name != BASE]
+    each: dict[str, list[float]] = {name: [] for name in names}
+    took: dict[str, list[float]] = {name: [] for name in runs}
+
+    def timed(name: str) -> float:
+        start = time.perf_counter()
+        for _ in range(at_once):
+            runs[name]()
+        if device != "cpu":
+            torch.accelerator.synchronize()
+        took[name].append((time.perf_counter() - start) / at_once)
+        return took[name][-1]
+
+    for name in runs:  # the first ones warm up
+        timed(name)
+        took[name].clear()
+    end, turn = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or turn < (LEAST if seconds else 2):
+        before = timed(BASE)
         for k in range(len(names)):
             name = names[(k + turn) % len(names)]
-            start = time.perf_counter()
-            for _ in range(at_once):
-                runs[name]()
-            if device != "cpu":
-                torch.accelerator.synchronize()
-            if turn:  # the first round warms up
-                seconds[name].append((time.perf_counter() - start) / at_once)
-    base = seconds["deterministic"]
-    found = {}
-    for name, own in seconds.items():
-        each = [a / b for a, b in zip(own, base, strict=True)]
-        halves = [statistics.median(each[k::2]) for k in (0, 1)]
-        found[name] = {"ratio": statistics.median(each), "halves": halves, "seconds": statistics.median(own)}
+            own, after = timed(name), timed(BASE)
+            each[name].append(2 * own / (before + after))
+            before = after
+        turn += 1
+    found: dict[str, Any] = {BASE: {"ratio": 1.0, "halves": [1.0, 1.0], "seconds": statistics.median(took[BASE])}}
+    for name in names:
+        halves = [statistics.median(each[name][k::2]) for k in (0, 1)]
+        found[name] = {"ratio": statistics.median(each[name]), "halves": halves,
+                       "seconds": statistics.median(took[name]), "rounds": turn}  # fmt: skip
     return found
+
+
+def peaks() -> dict[str, int]:
+    """Bytes at the peak of a step of ResNet-18, batch 32, by its name in peers_steps.py."""
+    found = {}
+    for name in MEMORY:
+        case = {
+            "step": name,
+            "M": 1,
+            "network": {},
+            "batch": 32,
+            "rounds": 3,
+            "enough": 60.0,
+            "listen": 0.1,
+            "budget": 2**34,
+        }
+        command = [sys.executable, str(Path(__file__).parent / "peers_steps.py"), json.dumps(case)]
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if "peak_bytes" in (read := json.loads(out)):
+            found[name] = read["peak_bytes"]
+    return found
+
+
+def draw(found: Mapping[str, Any], folder: Path) -> None:
+    """A panel per network with a bar per step, for light and dark pages, as step_networks.png."""
+    from matplotlib.figure import Figure
+
+    from mcrepar.plots import style
+
+    networks = found["networks"]
+    names = [n for n in dict.fromkeys(n for rows in networks.values() for n in rows) if n != BASE][::-1]
+    figure = Figure(figsize=(11.0, 3.2), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(1, len(networks), sharey=True), networks.items(), strict=True):
+        style.dressed(axes, "", "", title.partition(",")[0])
+        axes.grid(visible=False)
+        there = [(k, name) for k, name in enumerate(names) if name in rows]
+        for k, name in there:
+            ratio, colour = rows[name]["ratio"], style.light("blue" if name in OURS else "muted")
+            axes.barh(k, ratio, 0.7, color=colour)
+            axes.annotate(f" {ratio:.2f}", (ratio, k), va="center", fontsize=8, color=style.light("ink"))
+        axes.axvline(1, color=style.light("ink"), linewidth=1)
+        axes.set_xlim(0, 1.25 * max(rows[name]["ratio"] for _, name in there))
+        axes.set_yticks(range(len(names)), names)
+    figure.supxlabel("a training step over the deterministic one", fontsize=9, color=style.light("ink"))
+    for suffix, dark in (("", False), ("-dark", True)):
+        (folder / f"step_networks{suffix}.png").write_bytes(style.png(figure, 160, dark))
 
 
 def main() -> None:
@@ -145,7 +210,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the rounds of one network")
     parser.add_argument("--quick", action="store_true", help="the small networks, few rounds: a smoke test")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
@@ -155,21 +220,26 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     file = options.out / ("step_networks.json" if options.device == "cpu" else f"step_networks_{options.device}.json")
-    found: dict[str, Any] = json.loads(file.read_text())["networks"] if file.exists() else {}
+    before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    found, memory = before.get("networks", {}), before.get("peak bytes", {})
     where: dict[str, Any] = {**machine(), "device": options.device}
     if options.device != "cpu":
         where["device name"] = torch.cuda.get_device_name() if torch.cuda.is_available() else options.device
     loads: list[float] = []
     for name, case in NETWORKS.items():
         if options.only in name and not (options.quick and "ResNet" in name):
-            rounds, runs = 2 if options.quick else options.rounds, steps(case, options.device)
+            runs = steps(case, options.device)
             loads.append(0.0 if options.quick else round(quiet(1.0), 2))  # what others do when the clock starts
             where["load at start"] = max(loads)
-            found[name] = ratios(runs, rounds, case[3], options.device)
+            found[name] = ratios(runs, 0.0 if options.quick else options.seconds, case[3], options.device)
+            if "ResNet-18" in name and options.device == "cpu":
+                memory = peaks()
             print(name, {k: round(v["ratio"], 3) for k, v in found[name].items()}, flush=True)
-            file.write_text(json.dumps({"machine": where, "networks": found}, indent=1) + "\n", encoding="utf-8")
+            file.write_text(json.dumps({"machine": where, "networks": found, "peak bytes": memory}, indent=1) + "\n")
     if file == parser.get_default("out") / "step_networks.json":
         readme.rewrite("networks")
+        readme.rewrite("choice")
+        draw(json.loads(file.read_text()), Path(__file__).parents[1] / "docs" / "figures")
 
 
 if __name__ == "__main__":

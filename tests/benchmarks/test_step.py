@@ -43,3 +43,21 @@ def test_a_quick_run_does_not_replace_measured_numbers():
     done = subprocess.run([sys.executable, str(BENCHMARK), "--quick"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "--out" in done.stderr
+
+
+def test_a_ratio_is_that_to_the_deterministic_neighbours(monkeypatch):
+    """A clock on which every second step takes three times as long, and a machine that slows down by half meanwhile."""
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    import step_networks
+
+    now, speed = [0.0], [1.0]
+
+    def step(seconds):
+        now[0], speed[0] = now[0] + seconds * speed[0], speed[0] * 1.002
+
+    monkeypatch.setattr(step_networks.time, "perf_counter", lambda: now[0])
+    runs = {"deterministic": lambda: step(1.0), "a": lambda: step(3.0), "b": lambda: step(0.5)}
+    found = step_networks.ratios(runs, 500.0, 1, "cpu")
+    assert found["a"]["rounds"] > 50
+    assert [round(found[name]["ratio"], 3) for name in runs] == [1.0, 3.0, 0.5]
+    assert found["a"]["seconds"] > 3.1

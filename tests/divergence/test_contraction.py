@@ -14,7 +14,9 @@ import mcrepar
 from mcrepar import POSTERIORS, PRIORS, explain, kl_divergence, posterior, prior
 from mcrepar.distributions.forms import Entry
 from mcrepar.distributions.parameters import REAL, WHOLE
+from mcrepar.distributions.random import on_cores
 from mcrepar.distributions.statistics import Monomial
+from mcrepar.divergence import sums
 from mcrepar.divergence.chunks import Chunks, new_seed
 from mcrepar.divergence.contraction import CONTRACTED, Product, contract
 from mcrepar.divergence.kl import kl_of
@@ -347,3 +349,19 @@ def test_only_what_is_asked_for_is_differentiated():
         value.backward()
         torch.testing.assert_close(learned[k].grad, expected[k], rtol=1e-13, atol=0)
         assert learned[1 - k].grad is None
+
+
+@pytest.mark.parametrize("method", ["exact", "stats"])
+def test_sums_are_the_same_on_any_number_of_cores(method, monkeypatch):
+    """To the last bit, value and gradients, of a tensor of several blocks."""
+    loc = (torch.arange(3 * CONTRACTED + 5) % 97 / 97).requires_grad_()
+    log_scale = (loc.detach() - 3).requires_grad_()
+
+    def on(cores):
+        monkeypatch.setattr(sums, "_on_cores", lambda blocks, scale, work: on_cores(len(blocks), cores, work))
+        given = {} if method == "exact" else {"n_mc_iter": 1000, "generator": seeded(1)}
+        value = kl_divergence(posterior("normal", loc=loc, log_scale=log_scale), prior("normal"), method, **given)
+        return [value, *torch.autograd.grad(value, [loc, log_scale])]
+
+    for one, three in zip(on(1), on(3), strict=True):
+        assert torch.equal(one, three)

@@ -12,7 +12,7 @@ from torch import nn
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, posterior, predict, prior
 from mcrepar.likelihoods import Normal
-from mcrepar.nn.rank1 import RankOne
+from mcrepar.nn.rank1 import RankOne, factors
 from tests.conftest import seeded, z_score
 
 D = torch.float64
@@ -41,7 +41,7 @@ def only(bnn: mcrepar.BayesianModule) -> RankOne:
 
 def rows_of_a_seed(bnn, batch, seed):
     torch.manual_seed(seed)
-    return only(bnn).rows(batch)
+    return factors(bnn, batch)[only(bnn).name]
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -132,6 +132,25 @@ def test_gradients_are_those_of_the_formula():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("family", ["normal", "lognormal", "gamma", "radial"])
+def test_factors_of_several_layers_have_one_row(family):
+    """The KL in one row, and its gradients, are those tensor by tensor; a double network gets other rows."""
+    torch.manual_seed(0)
+    chosen = "gamma" if family == "gamma" else "lognormal" if family == "lognormal" else "normal"
+    bnn = bayesian(
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), family, chosen, structure="rank1", initial_std=0.3
+    )
+    bnn(torch.zeros(2, 4))
+    bnn.double()
+    assert [len(group.tensors) for group in bnn.groups.of(bnn).factors] == [4] * (family != "gamma")
+    parameters = [p for name, p in bnn.named_parameters() if "puts" in name]
+    each = torch.stack([t.divergence() for tensor in bnn.latents.values() for t in tensor.tensors]).sum()
+    expected = torch.autograd.grad(each, parameters)
+    torch.testing.assert_close(bnn.kl(), each)
+    torch.testing.assert_close(torch.autograd.grad(bnn.kl(), parameters), expected)
+    assert bnn(torch.zeros(2, 4, dtype=D)).dtype == D
+
+
 def test_the_kl_is_that_of_the_factors_and_the_mean_over_members():
     net, _ = layer("linear")
     for members in (1, 3):
@@ -150,8 +169,8 @@ def test_the_kl_is_that_of_the_factors_and_the_mean_over_members():
 
 
 def test_the_divergence_that_was_computed_is_the_one_that_is_checked(monkeypatch):
-    bnn = bayesian(nn.Linear(3, 2), structure="rank1")
-    values = iter([1.0, math.inf])  # of the outputs and of the inputs; a second look would find finite ones
+    bnn = bayesian(nn.Linear(3, 2), structure="rank1", members=2)
+    values = iter([1.0, 1.0, math.inf])  # of the outputs and of the inputs; a second look would find finite ones
     monkeypatch.setattr("mcrepar.nn.random_tensor.apply_plan", lambda *_: torch.tensor(next(values, 1.0)))
     with pytest.raises(ParameterError, match=r"weight, inputs.*exceeds the range"):
         bnn.kl()

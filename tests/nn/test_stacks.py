@@ -1,6 +1,7 @@
 """Draws that run at once give what draws one after the other give, and what cannot run at once is left as it is."""
 
 import warnings
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -185,6 +186,47 @@ def test_a_batch_that_differs_runs_one_after_the_other(monkeypatch):
 
     assert stacks.stack_size(bnn, (x[:3],), {}, None) > 1
     torch.testing.assert_close(call(), one_by_one(monkeypatch, call))
+
+
+DENSE = {
+    "activations": lambda: nn.Sequential(
+        nn.Linear(4, 8), nn.Tanh(), nn.Sequential(nn.Linear(8, 3), nn.GELU()), nn.ELU()
+    ),
+    "no bias": lambda: nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(inplace=True), nn.Linear(8, 2)),
+    "one layer": lambda: nn.Linear(4, 2),
+}
+
+
+@pytest.mark.parametrize("select", [None, "*weight", "*bias", "2*"])
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_layers_run_without_vmap(name, select, monkeypatch):
+    torch.manual_seed(0)
+    net, x = DENSE[name]().double(), randn(7, 4)
+    if not any(fnmatch(n, select or "*") for n, _ in net.named_parameters()):
+        pytest.skip("nothing is random")
+    bnn = bayesian(net, select=select, initial_std=0.5)
+    assert stacks._dense_layers(bnn.net) is not None
+    monkeypatch.setattr(stacks, "vmap", None)  # which is tried already
+    monkeypatch.setattr(stacks, "_largest", lambda *args: 8 * 56)
+    monkeypatch.setattr(stacks, "CACHE", 6 * 8 * 56)  # three at once
+
+    def call():
+        return predict(bnn, x, draws=8, batch_size=4, generator=seeded(1)).samples
+
+    torch.testing.assert_close(call(), one_by_one(monkeypatch, call))
+
+
+@pytest.mark.parametrize("change", ["subclass", "forward", "other layer"])
+def test_what_is_no_row_of_dense_layers_runs_by_vmap(change):
+    class Own(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    layers = [nn.Linear(4, 8), nn.Softmax(1) if change == "other layer" else nn.Tanh(), nn.Linear(8, 2)]
+    net = Own(*layers) if change == "subclass" else nn.Sequential(*layers)
+    if change == "forward":
+        net.forward = lambda x: x
+    assert stacks._dense_layers(net) is None
 
 
 # ---- the objective

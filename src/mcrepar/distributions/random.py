@@ -16,7 +16,7 @@ from torch import Tensor
 BLOCK = 2**17  # numbers that one generator draws where there are many: torch draws on one core only
 ALONE = 4 * BLOCK  # below it threads cost more than they save
 BOX = 16  # normals that torch makes at once on a CPU
-BITS_STD = math.sqrt((2**32 - 1) / 12)  # of `Source.bits`, whose mean is -1/2
+BITS_STD = math.sqrt((2**16 - 1) / 12)  # of `Source.bits`, whose mean is -1/2
 GOLDEN = 0x9E3779B97F4A7C15  # odd, so that consecutive places get distinct seeds
 
 
@@ -126,9 +126,9 @@ class Source:
         return self._filled(size, lambda part, generator: part.uniform_(low, 1.0, generator=generator))
 
     def bits(self, size: int) -> Tensor:
-        """Whole numbers from -2^15 to 2^15 - 1, all with one probability: four of a random word."""
-        words = torch.empty(-(-size // 4), dtype=torch.int64, device=self.device)
-        bits = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)[:size]
+        """Whole numbers from -128 to 127, all with one probability: eight of a random word."""
+        words = torch.empty(-(-size // 8), dtype=torch.int64, device=self.device)
+        bits = words.random_(-(2**63), None, generator=self.generator).view(torch.int8)[:size]
         return bits.to(self.dtype)
 
     def exponential(self, *size: int) -> Tensor:

@@ -150,7 +150,7 @@ class Walk:
                 means = self.means[b] or self._drawn(b, source)
                 jobs = [(f, t, slope) for f, t in self.recipes[k].kl.summands(means)] if slope else []
                 if point.loc is not None:
-                    combine([point.slope_loc(*job) for job in jobs], d_loc, fresh=False)
+                    combine([point.slope_loc(*job) for job in jobs], d_loc, fresh=not self.sample)
                 combine([point.slope_scale(*job) for job in jobs], d_scale, fresh=not self.sample)
 
         with torch.no_grad():
@@ -207,12 +207,14 @@ class Walk:
         return radii
 
     def _target(self, k: int, like: Tensor, grads: list[Tensor | None]) -> Tensor:
-        """A tensor in the order of memory that holds the weights' gradient and may be changed."""
+        """A tensor in the order of memory that may be changed; of a sample it holds the weights' gradient."""
         grad = grads[k] if self.sample else None
         if grad is not None and _owned(grad) and flat(grad, self.orders[k]).data_ptr() == grad.data_ptr():
             return grad
         out = empty_like(like, self.orders[k])
-        return out.zero_() if grad is None else out.copy_(grad)
+        if self.sample:
+            out.zero_() if grad is None else out.copy_(grad)
+        return out
 
 
 def _point(row: Theta, cut: slice) -> Point:

@@ -6,8 +6,9 @@ It saves theta and t for the backward and nothing else; with create_graph=True i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.random import on_cores
 from mcrepar.distributions.statistics import Monomial
 
 # In which order the dimensions of a tensor are gone through: as it lies in memory; None is the logical order.
@@ -108,10 +110,15 @@ class Sums(torch.autograd.Function):
         ctx.numbers = [None if isinstance(t, Tensor) else t for t in ts]
         ctx.save_for_backward(loc, scale, *(t for t in ts if isinstance(t, Tensor)))
         wide = wide_sum(scale.device)
-        parts = [
-            torch.stack([point.sum(f, t) for f, t in zip(factors, at, strict=True)]).to(wide)
-            for point, at in _points(ts, loc, scale, is_log, block, order)
-        ]
+        points = _points(ts, loc, scale, is_log, block, order)
+        parts: list[Tensor] = [scale.new_empty(0)] * len(points)
+
+        def work(share: Iterable[int]) -> None:
+            for k in share:
+                point, at, _ = points[k]()
+                parts[k] = torch.stack([point.sum(f, t) for f, t in zip(factors, at, strict=True)]).to(wide)
+
+        _on_cores(points, scale, work)
         return torch.stack(parts).sum(0)
 
     @staticmethod
@@ -128,26 +135,39 @@ class Sums(torch.autograd.Function):
         wanted = zip((loc, scale), ctx.needs_input_grad[2:4], strict=True)
         found = [empty_like(x, ctx.order) if x is not None and need else None for x, need in wanted]
         rows = [None if d is None else flat(d, ctx.order) for d in found]
-        start = 0
-        for point, at in _points(ts, loc, scale, ctx.is_log, ctx.block, ctx.order):
-            stop = start + point.size
-            jobs = list(zip(ctx.factors, at, weights, strict=True))
-            for row, slope in zip(rows, (point.slope_loc, point.slope_scale), strict=True):
-                if row is not None:
-                    combine([slope(f, t, g) for f, t, g in jobs], row[start:stop])
-            start = stop
+        points = _points(ts, loc, scale, ctx.is_log, ctx.block, ctx.order)
+
+        def work(share: Iterable[int]) -> None:
+            for k in share:
+                point, at, cut = points[k]()
+                jobs = list(zip(ctx.factors, at, weights, strict=True))
+                for row, slope in zip(rows, (point.slope_loc, point.slope_scale), strict=True):
+                    if row is not None:
+                        combine([slope(f, t, g) for f, t, g in jobs], row[cut])
+
+        _on_cores(points, scale, work)
         return None, None, *found, None, None, None
+
+
+Block = Callable[[], tuple["Point", list[Number], slice]]  # makes a block of weights with their t
 
 
 def _points(
     ts: Sequence[Number], loc: Tensor | None, scale: Tensor, is_log: bool, block: int, order: Order
-) -> Iterator[tuple[Point, list[Number]]]:
-    """The blocks of weights with their t."""
+) -> list[Block]:
+    """The blocks, made when they are worked on."""
     loc, scale = None if loc is None else flat(loc, order), flat(scale, order)
-    for start in range(0, scale.numel(), block):
-        cut = slice(start, start + block)
-        point = Point(None if loc is None else loc[cut], scale[cut], is_log)
-        yield point, [t[cut] if isinstance(t, Tensor) else t for t in ts]
+
+    def made(cut: slice) -> tuple[Point, list[Number], slice]:
+        at = [t[cut] if isinstance(t, Tensor) else t for t in ts]
+        return Point(None if loc is None else loc[cut], scale[cut], is_log), at, cut
+
+    return [partial(made, slice(start, start + block)) for start in range(0, scale.numel(), block)]
+
+
+def _on_cores(blocks: Sequence[Block], scale: Tensor, work: Callable[[Iterable[int]], None]) -> None:
+    """Each block on one core, where there are several on a CPU: the sums do not depend on the number of cores."""
+    on_cores(len(blocks), torch.get_num_threads() if scale.device.type == "cpu" else 1, work)
 
 
 class Point:

@@ -213,6 +213,7 @@ class Layout:
     drawn_apart: Members = ()  # the tensors that are drawn by themselves
     summed: Sequence[Group | NetworkPass] = ()  # the groups that have one KL
     summed_apart: Sequence[RandomTensor] = ()  # the tensors that have a KL of their own
+    factors: Sequence[Group] = ()  # all factors of weights, where they are drawn as rows
 
 
 class Groups:
@@ -232,7 +233,8 @@ class Groups:
             layout: Layout = shared[(id(self),)]
             return layout
         tensors: Iterable[Any] = bnn.latents._modules.values()
-        looks = [*METHODS.values(), *([bnn] if bnn.members else map(_look, tensors))]  # users may add methods
+        parts = (part for tensor in tensors for part in tensor.tensors) if bnn.members else tensors
+        looks = [*METHODS.values(), *map(_look, parts)]  # users may add methods
         if looks != self.kept.looks:
             self.kept = _layout(looks, list(random_tensors(bnn).items()))
         if shared is not None:
@@ -256,12 +258,13 @@ def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
     large = host and sum(part.log_scale.numel() for part in alone) > SMALL
     dtypes = {part.log_scale.dtype for part in alone}
     halves = len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}
-    if any(tensor not in alone for _, tensor in tensors) or (large and halves):
+    members = max(getattr(tensor, "members", 0) for _, tensor in tensors)  # of weights with factors
+    if members > 1 or (large and (members or halves)):
         return Layout(looks, alone, (), tensors, (), alone)
     if large:
         once = NetworkPass.of(tensors)
         return Layout(looks, alone, (once,), (), (once,) if once.summed else (), () if once.summed else alone)
-    drawn, apart = _sorted(tensors, _family)
+    drawn, apart = _sorted([((part.name,), part) for part in alone] if members else tensors, _family)
     summed: list[Group] = []
     for group in drawn:
         for alike in _sorted(group.members, _prior)[0]:
@@ -270,7 +273,11 @@ def _layout(looks: Sequence[Any], tensors: Members) -> Layout:
             functions = [(part, whole or elementwise_kl(part.tensors[0])) for part in parts]
             summed += [replace(part, kl=function) for part, function in functions if function is not None]
     known = {tensor for group in summed for tensor in group.tensors}
-    return Layout(looks, alone, drawn, apart, summed, [tensor for tensor in alone if tensor not in known])
+    rest = [tensor for tensor in alone if tensor not in known]
+    if members:
+        rows = not apart and all(group.noise.projects for group in drawn)  # Normal or Radial: many rows at once
+        return Layout(looks, alone, (), tensors, summed, rest, drawn if rows else ())
+    return Layout(looks, alone, drawn, apart, summed, rest)
 
 
 def _sorted(tensors: Members, key: Callable[[RandomTensor], tuple[Any, ...] | None]) -> tuple[list[Group], Members]:

@@ -187,11 +187,16 @@ class RandomTensor(nn.Module):
         except McreparError as error:
             raise error.within(self.name) from None
 
+    @property
+    def noise_distribution(self) -> Noise:
+        """The distribution of xi."""
+        q = self.options.posterior
+        return q.row.noise(q.fixed, self.log_scale.numel())
+
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """A fresh xi in the layout of the weights."""
-        rho, q = self.log_scale, self.options.posterior
-        noise, size = q.row.noise(q.fixed, rho.numel()), rho.numel()
-        return laid_out(noise.draw(1, size, dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
+        rho, noise = self.log_scale, self.noise_distribution
+        return laid_out(noise.draw(1, rho.numel(), dtype=rho.dtype, device=rho.device, generator=generator)[0], rho)
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
         """Fresh weights, differentiable in the learned parameters; there is one member only."""
@@ -212,7 +217,8 @@ class RandomTensor(nn.Module):
     @property
     def centre(self) -> Tensor | None:
         """The location, learned or fixed."""
-        return self.loc if self.loc is not None else self.fixed_loc
+        loc = self._parameters.get("loc")  # a module's own way is slow
+        return self._buffers.get("fixed_loc") if loc is None else loc
 
     def mean(self) -> Tensor:
         """E W; the median where no mean exists."""

@@ -23,10 +23,11 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior
+from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.forwards.layer_weight import Weight, examples
-from mcrepar.nn.random_tensor import Options, RandomTensor, each_named
+from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
 
@@ -278,13 +279,25 @@ def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int,
     return factors.view([factors.shape[k] if k == 0 else -1 if k == channel else 1 for k in range(like.dim())])
 
 
+def factors(bnn: BayesianModule, batch: int, first: int = 0) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """Factors r and s of every weight for every example; those of a small network are one row for each example."""
+    groups = () if transformed() else bnn.groups.of(bnn).factors
+    drawn = {name: rows for group in groups for name, rows in group.draw(None, batch).items()}
+    found = {}
+    for (name, *_), tensor in random_tensors(bnn).items():
+        assert isinstance(tensor, RankOne)
+        known = [drawn[part.name] for part in tensor.tensors] if drawn else []
+        found[name] = (known[0], known[1] if tensor.inputs else None) if known else tensor.rows(batch, first)
+    return found
+
+
 def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, every example with factors of its own."""
-    batch = examples(args, kwargs)
     first = int(torch.randint(bnn.members, ())) if bnn.members > 1 else 0
+    found = factors(bnn, examples(args, kwargs), first)
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:
         assert isinstance(tensor, RankOne)
-        return FactoredWeight.of(tensor, *tensor.rows(batch, first))
+        return FactoredWeight.of(tensor, *found[tensor.name])
 
     return run(bnn, each_named(bnn, factored), *args, **kwargs)

@@ -1,5 +1,7 @@
 """Stacks of draws: a small network runs on many samples of its weights at once, by vmap.
 
+Dense layers one after the other are products of stacks of matrices, without vmap, which would cost twice as much.
+
 Whether a network can is tried once, on a copy, so that nothing of the network itself changes or happens twice. What
 draws random numbers, keeps something of its forward, decides by the values of tensors, or has no batching rule (LSTM)
 runs on one sample after the other, and so does a network with hooks, which would see stacks, or one that is compiled.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ MAX_BYTES = 2**26  # of the weights and activations of a stack
 LARGE = 2**20  # bytes of an activation from which one sample keeps a core busy by itself
 CACHE = 2**19  # bytes of the largest activation of draws that run together: half of a core's cache
 HELD = 3  # of the largest activation that a forward holds at once
+ELEMENTWISE = {nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Sigmoid, nn.Softplus, nn.LeakyReLU, nn.Identity}
 
 
 def draws_at_once(bnn: nn.Module, batches: Batches, draws: int, output: Output) -> int:
@@ -105,14 +108,49 @@ def run_stack(
     def one(weights: Draw) -> Tensor:
         return the_tensor(swapped(bnn, {**weights, **(fixed or {})}, args, kwargs), output)
 
-    largest = bnn.groups.tried[1] if bnn.groups.tried is not None else None
-    together = max(1, CACHE // largest) if largest else None
+    largest, count = bnn.groups.tried[1] if bnn.groups.tried is not None else None, len(next(iter(stack.values())))
+    together = min(count, max(1, CACHE // largest)) if largest else count
+    layers = None if fixed or kwargs or output is not None or len(args) != 1 else _dense_layers(bnn.net)
     with alone(bnn), running(None), contextlib.suppress(RuntimeError, ValueError):
+        if layers is not None and args[0].dim() == 2 and bnn.slots.check(bnn.net):
+            return _dense(layers, stack, args[0], count, max(1, together // 2))  # larger memory has fresh pages
         found: Tensor = vmap(one, randomness="error", chunk_size=together)(dict(stack))
         return found
-    draws = [{name: w[k] for name, w in stack.items()} for k in range(len(next(iter(stack.values()))))]
+    draws = [{name: w[k] for name, w in stack.items()} for k in range(count)]
     outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
     return torch.stack([the_tensor(out, output) for out in outs])
+
+
+def _dense_layers(net: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """The layers by name of a network that is a row of dense and elementwise layers, a dense one first; else None."""
+    every = [
+        (name, layer) for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is not nn.Sequential
+    ]
+    known = all(type(layer) in ELEMENTWISE or type(layer) is nn.Linear for _, layer in every)
+    plain = known and not any("forward" in vars(layer) for layer in net.modules())
+    return every if plain and every and type(every[0][1]) is nn.Linear else None
+
+
+def _dense(layers: list[tuple[str, nn.Module]], stack: Draw, x: Tensor, draws: int, together: int) -> Tensor:
+    """The output of such a network for every sample, (draws, examples, outputs), some of them `together`."""
+    steps: list[tuple[nn.Module, Sequence[Tensor], Sequence[Tensor]]] = []  # a layer, matrices and biases in cuts
+    for name, layer in layers:
+        own = [(f"{name}.{last}".lstrip("."), layer._parameters.get(last)) for last in ("weight", "bias")]
+        weight, bias = (stack.get(key, fixed) for key, fixed in own)
+        turned = None if weight is None else weight.expand(draws, -1, -1).mT
+        rows = None if bias is None else bias.expand(draws, -1).unsqueeze(1)
+        cuts: list[Sequence[Tensor]] = [() if t is None else torch.split(t, together) for t in (turned, rows)]
+        steps.append((layer, cuts[0], cuts[1]))
+    outs = []
+    for k in range(len(steps[0][1])):
+        h = x.expand(len(steps[0][1][k]), -1, -1)
+        for layer, matrices, biases in steps:
+            if matrices:
+                h = torch.baddbmm(biases[k], h, matrices[k]) if biases else torch.bmm(h, matrices[k])
+            else:
+                h = layer(h)
+        outs.append(h)
+    return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def _weights(bnn: BayesianModule) -> int:

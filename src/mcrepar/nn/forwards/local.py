@@ -10,6 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.errors import MethodError
@@ -38,32 +39,38 @@ def check(q: Posterior, place: Place) -> None:
 
 def output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Tensor:
     """mean + standard deviation * noise, the noise of every example its own."""
-    out = apply(x, location(weight), location(bias))
+    out, joined = apply(x, location(weight), location(bias)), False
     if isinstance(weight, LayerWeight):
-        out = out + _noise(apply, x, weight.tensor, out).to(out.dtype)  # autocast
-    if isinstance(bias, LayerWeight):
+        noise = weight.tensor.noise_distribution
+        joined = isinstance(bias, LayerWeight) and x.dim() == 2 and bias.tensor.noise_distribution == noise
+        joined = joined and not noise.joint  # a sum of independent Normals is one
+        out = out + _noise(apply, x, weight.tensor, noise, bias.tensor if joined else None, out).to(out.dtype)
+    if isinstance(bias, LayerWeight) and not joined:
         out = out + _bias_noise(bias.tensor, out, channel).to(out.dtype)
     if isinstance(weight, LayerWeight) and weight.once and out.dim() > 2:
         _warn(weight.once.bnn)
     return out
 
 
-def _noise(apply: Apply, x: Tensor, tensor: RandomTensor, out: Tensor) -> Tensor:
-    scale, q = tensor.log_scale.exp(), tensor.posterior
-    if q.noise.joint and x.dim() != 2:
+def _noise(
+    apply: Apply, x: Tensor, tensor: RandomTensor, noise: Noise, bias: RandomTensor | None, out: Tensor
+) -> Tensor:
+    """Of the weights, and of the bias where it is given."""
+    if noise.joint and x.dim() != 2:
         raise MethodError(
-            f"forward='local' with posterior {q.name!r}",
+            f"forward='local' with posterior {tensor.options.posterior.name!r}",
             f"the input has {x.dim()} dimensions, and rows of one example share their sample",
             "forward='weights' or 'flipout'",
         )
-    std = apply(x * x, scale * scale, None).clamp_min(torch.finfo(out.dtype).tiny).sqrt()
-    return std * q.noise.project(Source(scale.dtype, out.device), *std.shape)
+    variances = [None if t is None else (2 * t.log_scale).exp() for t in (tensor, bias)]
+    std = apply(x * x, *variances).clamp_min(torch.finfo(out.dtype).tiny).sqrt()  # type: ignore[arg-type]
+    return std * noise.project(Source(tensor.log_scale.dtype, out.device), *std.shape)
 
 
 def _bias_noise(tensor: RandomTensor, out: Tensor, channel: int) -> Tensor:
     scale, shape = tensor.log_scale.exp(), [1] * out.dim()
     shape[0], shape[channel] = len(out), scale.numel()
-    xi = tensor.posterior.noise.draw(len(out), scale.numel(), dtype=scale.dtype, device=out.device)
+    xi = tensor.noise_distribution.draw(len(out), scale.numel(), dtype=scale.dtype, device=out.device)
     return (scale * xi).reshape(shape)
 
 
