@@ -308,6 +308,14 @@ def mean_field(prior: mcrepar.Prior, posterior: str = "normal", **options: Any) 
     return partial(Bayesian, posterior=posterior, prior=prior, **given)
 
 
+NARROW = mcrepar.prior("normal", scale=0.316)
+
+
+def absolute(scale: float) -> mcrepar.Prior:
+    """The hierarchical prior with one length for all layers."""
+    return mcrepar.prior("hierarchical", scale=scale, loc_scale=0.316)
+
+
 def in_fan_in(scale: float, loc_scale: float = 3.0, **options: Any) -> Callable[[Task, int], Learner]:
     """A Normal posterior and the hierarchical prior with lengths in units of 1 / sqrt(fan-in)."""
     return mean_field(mcrepar.prior("hierarchical", scale=scale, loc_scale=loc_scale, relative="fan_in"), **options)
@@ -330,52 +338,24 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "rank1 normal 1": rank1(1.0, 0.15),
     "rank1 normal .3, 4 members": rank1(0.3, 0.1, members=4),
     "rank1 lognormal .3": rank1(0.3, 0.15, posterior="lognormal", prior=mcrepar.prior("lognormal", loc=0.0, scale=0.3)),
-    "normal": mean_field(mcrepar.prior("normal", scale=0.316)),
-    "normal, Adam .002": mean_field(mcrepar.prior("normal", scale=0.316), adam=2e-3),
-    "normal, natural": mean_field(mcrepar.prior("normal", scale=0.316), adam=0.0, natural=0.1, scale_rate=1e-3),
-    "laplace, natural": mean_field(
-        mcrepar.prior("normal", scale=0.316), "laplace", adam=0.0, natural=0.1, scale_rate=1e-3
-    ),
-    "normal hierarchical .1": mean_field(mcrepar.prior("hierarchical", scale=0.1, loc_scale=0.316)),
-    "normal hierarchical .05": mean_field(mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316)),
-    "normal hierarchical .02": mean_field(mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126)),
-    "normal hierarchical .02, SGD": mean_field(
-        mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.316), adam=0.0, scale_rate=1e-2
-    ),
-    "normal hierarchical .05, SGD": mean_field(
-        mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), adam=0.0, scale_rate=5e-3
-    ),
-    "normal hierarchical .1, Adam .002": mean_field(
-        mcrepar.prior("hierarchical", scale=0.1, loc_scale=0.316), adam=2e-3
-    ),
-    "normal hierarchical .05, Adam .002": mean_field(
-        mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), adam=2e-3
-    ),
+    "normal": mean_field(NARROW),
+    "normal, Adam .002": mean_field(NARROW, adam=2e-3),
+    "normal, natural": mean_field(NARROW, adam=0.0, natural=0.1, scale_rate=1e-3),
+    "laplace, natural": mean_field(NARROW, "laplace", adam=0.0, natural=0.1, scale_rate=1e-3),
+    "normal hierarchical .1": mean_field(absolute(0.1)),
+    "normal hierarchical .05": mean_field(absolute(0.05)),
+    "normal hierarchical .05, SGD": mean_field(absolute(0.05), adam=0.0, scale_rate=5e-3),
+    "normal hierarchical .1, Adam .002": mean_field(absolute(0.1), adam=2e-3),
     "fan-in .3": in_fan_in(0.3),
-    "fan-in .5": in_fan_in(0.5),
-    "fan-in 1": in_fan_in(1.0),
     "fan-in .3, loc 10": in_fan_in(0.3, 10.0),
-    "fan-in .5, loc 10": in_fan_in(0.5, 10.0),
+    "fan-in .5": in_fan_in(0.5),
     "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
     "fan-in .5, one draw": in_fan_in(0.5, forward="weights"),
-    "fan-in .5, one draw, SGD": in_fan_in(0.5, forward="weights", adam=0.0, scale_rate=1e-2),
-    "fan-in .5, antithetic": in_fan_in(0.5, forward="antithetic"),
     "fan-in .5, radial": in_fan_in(0.5, posterior="radial"),
-    "fan-in .5, SGD": in_fan_in(0.5, adam=0.0, scale_rate=1e-2),
+    "fan-in 1": in_fan_in(1.0),
     "fan-in .3, SGD": in_fan_in(0.3, adam=0.0, scale_rate=1e-2),
     "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
-    "spread .3": in_spread(0.3),
     "spread .5": in_spread(0.5),
-    "spread 1": in_spread(1.0),
     "spread .5, one draw": in_spread(0.5, forward="weights"),
-    "spread .3, SGD": in_spread(0.3, adam=0.0, scale_rate=1e-2, forward="weights"),
-    "spread .1, SGD": in_spread(0.1, adam=0.0, scale_rate=1e-2, forward="weights"),
     "spread .3, loc 3, SGD": in_spread(0.3, 3.0, adam=0.0, scale_rate=1e-2, forward="weights"),
-    "spread .1, loc 3, SGD": in_spread(0.1, 3.0, adam=0.0, scale_rate=1e-2, forward="weights"),
-    "radial hierarchical .05, Adam .002": mean_field(
-        mcrepar.prior("hierarchical", scale=0.05, loc_scale=0.316), "radial", adam=2e-3
-    ),
-    "radial hierarchical .02": mean_field(
-        mcrepar.prior("hierarchical", scale=0.02, loc_scale=0.126), posterior="radial"
-    ),
 }
