@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from quality import checkpoint_name
-from quality_methods import METHODS, Bayesian
+from quality_learners import Bayesian
+from quality_methods import METHODS
 from quality_tasks import TASKS
 from timing import machine
 from torch import Tensor, nn

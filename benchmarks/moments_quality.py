@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from quality import checkpoint_name, scores_of, uncertainties
-from quality_methods import METHODS, Answer, Bayesian
+from quality_learners import Answer, Bayesian
+from quality_methods import METHODS
 from quality_tasks import TASKS, Parts
 from scipy.stats import spearmanr
 from timing import machine

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from quality_methods import METHODS, Answer, Learner
+from quality_learners import Answer, Learner
+from quality_methods import METHODS
 from quality_tasks import TASKS, Parts, Task
 from torch import Tensor
 
