@@ -63,6 +63,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "normal hierarchical .05, SGD": mean_field(absolute(0.05), adam=0.0, scale_rate=5e-3),
     "normal hierarchical .1, Adam .002": mean_field(absolute(0.1), adam=2e-3),
     "fan-in .3": in_fan_in(0.3),
+    "fan-in .3, auto": in_fan_in(0.3, forward="auto"),
     "fan-in .3, loc 10": in_fan_in(0.3, 10.0),
     "fan-in .5": in_fan_in(0.5),
     "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
