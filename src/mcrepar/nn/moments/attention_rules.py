@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcrepar.nn.moments.linear_rules import product
-from mcrepar.nn.moments.row import Row
-from mcrepar.nn.moments.tensor import MomentTensor, moments, refusal
+from mcrepar.nn.moments.linear_rules import spread
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
 
 
 def softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
@@ -33,106 +34,64 @@ def _relative(p: Tensor, v: Tensor, dim: int) -> Tensor:
 
 
 def attention(
-    func: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> MomentTensor:
+    func: Any, query: Any, key: Any, value: Any, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> MomentTensor:  # fmt: skip
     """o = P V: Var o = P^2 V_v + sum_j P_j^2 (V_j - o)^2 Var l_j, l the logits."""
     if isinstance(attn_mask, MomentTensor) or dropout_p:
         raise refusal(f"{func.__name__} with {'dropout' if dropout_p else 'a random mask'}")
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
-    rate = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    random = isinstance(query, MomentTensor) or isinstance(key, MomentTensor)
-    (q, qv), (k, kv), (v, vv) = moments(query), moments(key), moments(value)
-    mask = attn_mask
+    (q, qv), (k, kv), (v, vv) = moments(query), moments(key.mT), moments(value)
+    rate = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if is_causal:
-        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, -math.inf)
-    logits = q @ k.mT * rate
-    p = (logits if mask is None else logits + mask).softmax(-1)
-    out = p @ v
-    square = p.square()
+        attn_mask = torch.ones(q.shape[-2], k.shape[-1], dtype=torch.bool, device=q.device).tril()
+    logits = q @ k * rate
+    p = (logits if attn_mask is None else logits + _added(attn_mask, q, kept=True)).softmax(-1)
+    out, square = p @ v, p.square()
     variance = torch.zeros_like(out) if vv is None else square @ vv
-    if random:
-        pair = [MomentTensor(t, s) if s is not None else t for t, s in ((q, qv), (k.mT, None if kv is None else kv.mT))]
-        a = square * (product(torch.matmul, *pair).variance * rate**2)
+    if qv is not None or kv is not None:
+        a = square * (spread(torch.matmul, q, qv, k, kv) * rate**2)
         variance = variance + (a @ v.square() - 2 * out * (a @ v) + out.square() * a.sum(-1, keepdim=True)).clamp_min(0)
     return MomentTensor(out, variance)
 
 
-def multi_head_attention(
-    func: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Any,
-    in_proj_bias: Any,
-    bias_k: Any,
-    bias_v: Any,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Any,
-    out_proj_bias: Any,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Any = None,
-    k_proj_weight: Any = None,
-    v_proj_weight: Any = None,
-    static_k: Any = None,
-    static_v: Any = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Any, None]:
+def _added(mask: Tensor, like: Any, kept: bool) -> Tensor:
+    """What is added to logits; a True of a mask is a key that is kept, or one that is left out."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, dtype=like.dtype, device=like.device)
+    return zeros.masked_fill(~mask if kept else mask, -math.inf)
+
+
+def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, None]:
     """nn.MultiheadAttention by the rules of its parts; the weights of its attention are not returned."""
-    if bias_k is not None or bias_v is not None or add_zero_attn or static_k is not None or (dropout_p and training):
+    bound = signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    extra = any(t is not None for t in (given.bias_k, given.bias_v, given.static_k, given.static_v))
+    if extra or given.add_zero_attn or (given.dropout_p and given.training):
         raise refusal(f"{func.__name__} with extra keys or dropout")
-    batched = query.dim() == 3
-    inputs = [t if batched else t.unsqueeze(1) for t in (query, key, value)]  # (length, batch, features)
-    if use_separate_proj_weight:
-        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
-    else:
-        weights = list(in_proj_weight.chunk(3))
-    biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    heads = []
-    for x, w, b in zip(inputs, weights, biases, strict=True):
-        projected = F.linear(x, w, b)
+    batched, heads = given.query.dim() == 3, given.num_heads
+    weights = [given.q_proj_weight, given.k_proj_weight, given.v_proj_weight]
+    if not given.use_separate_proj_weight:
+        weights = given.in_proj_weight.chunk(3)
+    biases = [None] * 3 if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
+    parts = []
+    for x, w, b in zip((given.query, given.key, given.value), weights, biases, strict=True):
+        projected = F.linear(x if batched else x.unsqueeze(1), w, b)
         length, batch, features = projected.shape
-        heads.append(projected.view(length, batch, num_heads, features // num_heads).permute(1, 2, 0, 3))
-    mask = _mask(attn_mask, key_padding_mask, heads[0], num_heads)
-    out = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], mask)
-    length, batch = inputs[0].shape[:2]
-    out = F.linear(out.permute(2, 0, 1, 3).reshape(length, batch, -1), out_proj_weight, out_proj_bias)
+        parts.append(projected.view(length, batch, heads, features // heads).permute(1, 2, 0, 3))
+    masks: list[Tensor] = []  # (batch or 1, heads or 1, queries or 1, keys)
+    if (mask := given.attn_mask) is not None:  # (queries, keys), or (batch * heads, queries, keys)
+        masks.append(mask if mask.dim() == 2 else mask.view(-1, heads, *mask.shape[1:]))
+    if (padding := given.key_padding_mask) is not None:  # (batch, keys), or (keys,)
+        masks.append(padding.view(-1, 1, 1, padding.shape[-1]))
+    added: Any = sum(_added(part, parts[0], kept=False) for part in masks) if masks else None
+    out = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], added).permute(2, 0, 1, 3).flatten(2)
+    out = F.linear(out, given.out_proj_weight, given.out_proj_bias)
     return out if batched else out.squeeze(1), None
-
-
-def _mask(mask: Tensor | None, padding: Tensor | None, q: Any, heads: int) -> Tensor | None:
-    """What is added to the logits, (batch or 1, heads or 1, queries or 1, keys); True means that a key is left out."""
-    shaped = []
-    if mask is not None:  # (queries, keys), or (batch * heads, queries, keys)
-        shaped.append(mask if mask.dim() == 2 else mask.view(-1, heads, *mask.shape[1:]))
-    if padding is not None:  # (batch, keys), or (keys,)
-        shaped.append(padding.view(-1, 1, 1, padding.shape[-1]))
-    added = [
-        torch.zeros(part.shape, dtype=q.dtype, device=q.device).masked_fill(part, -math.inf)
-        if part.dtype == torch.bool
-        else part
-        for part in shaped
-    ]
-    return added[0] + added[1] if len(added) == 2 else added[0] if added else None
 
 
 ATTENTION_RULES: Mapping[str, Row] = {

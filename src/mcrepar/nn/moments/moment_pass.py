@@ -7,8 +7,8 @@ dependent. One factor per layer, pooling included, repairs most of it. Factors a
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -53,19 +53,21 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
         output: what to take of a network that returns more than a tensor.
         member: of rank-1 factors with several members.
     """
-    weights = _moments_of_parts(net, member)
     factors = calibration_of(net).moment_factors
+    with holding(_moments_of_parts(net, member)):
+        yield lambda *args, **kwargs: scaled(net, factors, output, args, kwargs)
 
-    def run(*args: Any, **kwargs: Any) -> Moments:
-        scaling = Scaling(factors) if factors else None
-        with settling(scaling) if scaling else contextlib.nullcontext():
-            out = the_tensor(net(*args, **kwargs), output)
-        if scaling:
-            scaling.check_end()
-        return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
 
-    with holding(weights):
-        yield run
+def scaled(
+    net: Callable[..., Any], factors: Sequence[Factor], output: Output, args: Any, kwargs: Mapping[str, Any]
+) -> Moments:
+    """Mean and variance of the output of a network that holds moments of weights, by these factors."""
+    scaling = Scaling(factors)
+    with settling(scaling) if factors else contextlib.nullcontext():
+        out = the_tensor(net(*args, **kwargs), output)
+    if factors:
+        scaling.check()
+    return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
 
 
 def _moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
@@ -100,7 +102,6 @@ def output_moments(net: nn.Module, batches: Batches, output: Output = None) -> l
 # ---- factors
 
 
-@dataclass
 class Scaling:
     """Multiplies the variances of a pass by factors that were fitted, in the order of its operations.
 
@@ -108,74 +109,25 @@ class Scaling:
         factors: one for every operation that has one.
     """
 
-    factors: Sequence[Factor]
-    count: int = 0
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        self.factors, self.count = factors, 0
 
     def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        if self.count >= len(self.factors) or self.factors[self.count][0] != name:
-            raise self._differs(name)
+        """The result with its factor."""
+        self.check(name)
         factor = self.factors[self.count][1]
         self.count += 1
         return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
 
-    def check_end(self) -> None:
-        """Refuse factors of a longer pass."""
-        if self.count != len(self.factors):
-            raise self._differs("the end")
-
-    def _differs(self, name: str) -> MethodError:
+    def check(self, name: str = "the end") -> None:
+        """Refuse factors of another pass."""
         there = self.factors[self.count][0] if self.count < len(self.factors) else "the end"
-        return MethodError(
-            "draws='moments' with fitted factors",
-            f"operation {self.count} is {name}, and when factors were fitted it was {there}",
-            "mcrepar.calibrate_moments(bnn, x) once more, with the network as it is now",
-        )
-
-
-class Spreads:
-    """The variance of draws at every operation, summed over its numbers; draws come in chunks, a pass for each."""
-
-    def __init__(self) -> None:
-        self.sums: list[tuple[Tensor, Tensor]] = []  # over draws, of what is beside the pass's mean and of its square
-        self.draws = self.count = 0
-
-    def start(self, draws: int) -> None:
-        """A pass with this many other draws."""
-        self.draws, self.count = self.draws + draws, 0
-
-    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        away = torch.stack(result.samples).double() - result.expectation
-        found = away.sum(0), away.square().sum(0)
-        if self.count == len(self.sums):
-            self.sums.append(found)
-        else:
-            for total, more in zip(self.sums[self.count], found, strict=True):
-                total += more
-        self.count += 1
-        return result
-
-    def variances(self) -> list[float]:
-        """One number for every operation."""
-        n = self.draws
-        return [float((second - first.square() / n).sum()) / (n - 1) for first, second in self.sums]
-
-
-@dataclass
-class Fitting:
-    """Finds the factor of every operation, and goes on with the variances that it gives.
-
-    Args:
-        variances: of draws, summed over the numbers of an operation.
-    """
-
-    variances: Sequence[float]
-    factors: list[Factor] = field(default_factory=list)
-
-    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        here = float(result.variance.double().sum())
-        factor = self.variances[len(self.factors)] / here if here > 0 else 1.0
-        self.factors.append((name, factor))
-        return MomentTensor(result.expectation, result.variance * factor)
+        if there != name:
+            raise MethodError(
+                "draws='moments' with fitted factors",
+                f"operation {self.count} is {name}, and when factors were fitted it was {there}",
+                "mcrepar.calibrate_moments(bnn, x) once more, with the network as it is now",
+            )
 
 
 def calibrate_moments(
@@ -218,20 +170,36 @@ def calibrate_moments(
 def _fit(
     net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, output: Output, member: int
 ) -> list[Factor]:
-    """The factors of one member's pass."""
+    """The factors of one member's pass: of every operation in turn, with the factors of those before it."""
     args, kwargs = call
-    parts = {part: member % max(part.members, 1) for part in random_parts(net)}
-    spreads = Spreads()
+    sums: list[Tensor] = []  # of every operation, over draws: what is beside the pass's mean, and its square
+    found: list[Factor] = []
     for first in range(0, draws, CHUNK):
+        place = itertools.count()
+
+        def note(name: str, result: MomentTensor, first: int = first, place: Iterator[int] = place) -> MomentTensor:
+            away, k = torch.stack(result.samples).double() - result.expectation, next(place)
+            if first == 0:
+                sums.append(away.new_zeros(2, *result.shape))
+            sums[k] += torch.stack([away.sum(0), away.square().sum(0)])
+            return result
+
         count = min(CHUNK, draws - first)
-        spreads.start(count)
-        sampled = {part: sampled_moments(part, count, generator, which) for part, which in parts.items()}
-        with holding(sampled), settling(spreads):
+        sampled = {
+            part: sampled_moments(part, count, generator, member % max(part.members, 1)) for part in random_parts(net)
+        }
+        with holding(sampled), settling(note):
             the_tensor(net(*args, **kwargs), output)
-    fitting = Fitting(spreads.variances())
-    with holding(_moments_of_parts(net, member)), settling(fitting):
+    variances = [float((second - first.square() / draws).sum()) / (draws - 1) for first, second in sums]
+
+    def fit(name: str, result: MomentTensor) -> MomentTensor:
+        here = float(result.variance.double().sum())
+        found.append((name, variances[len(found)] / here if here > 0 else 1.0))
+        return MomentTensor(result.expectation, result.variance * found[-1][1])
+
+    with holding(_moments_of_parts(net, member)), settling(fit):
         the_tensor(net(*args, **kwargs), output)
-    return fitting.factors
+    return found
 
 
 def sampled_moments(
@@ -239,12 +207,11 @@ def sampled_moments(
 ) -> dict[str, Tensor]:
     """The moments of all weights together with draws of them, which have norm statistics of their own."""
     sampled = [complete(part, part.draw(generator, member)) for _ in range(draws)]
-    known: Mapping[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
-    found: dict[str, Tensor] = {}
-    for name, t in known.items():
+    found: dict[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
+    for name, t in found.items():
         samples = tuple(draw[name] for draw in sampled)
         if isinstance(t, MomentTensor):
             found[name] = MomentTensor(t.expectation, t.variance, t.factors, samples)
-        else:
-            found[name] = MomentTensor(t, torch.zeros_like(t), None, samples) if t.is_floating_point() else t
+        elif t.is_floating_point():
+            found[name] = MomentTensor(t, torch.zeros_like(t), None, samples)
     return found

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcrepar.nn.moments.row import Row
-from mcrepar.nn.moments.tensor import MomentTensor, moments
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments
 
 
 def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> MomentTensor:
@@ -30,16 +29,9 @@ def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> M
 
 
 def batch_norm(
-    func: Any,
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> MomentTensor:
+    func: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> MomentTensor:  # fmt: skip
     """Affine in eval mode; in training mode by the batch's expected statistics, which are stored as well."""
     m, v = moments(input)
     shape, kept = [1, -1, *[1] * (m.dim() - 2)], [k for k in range(m.dim()) if k != 1]
@@ -92,16 +84,9 @@ def group_norm(
 
 
 def instance_norm(
-    func: Any,
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> MomentTensor:
+    func: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> MomentTensor:  # fmt: skip
     """Every channel by itself, or by stored statistics."""
     if use_input_stats:
         return group_norm(func, input, input.shape[1], weight, bias, eps)

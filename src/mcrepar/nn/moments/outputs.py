@@ -104,28 +104,19 @@ def _sampled(
 ) -> Statistics:
     """Antithetic samples of the output, examples in chunks."""
     m, v = (torch.stack(column) for column in zip(*members, strict=True))  # (members, examples, ...)
-    shape, rows = m.shape[1:], []
-    size = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1)))
-    where = "cpu" if generator is None else generator.device
-    for k in range(0, shape[0], size):
-        mk, std = m[:, k : k + size], v[:, k : k + size].sqrt()
+    size, keep = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1))), draws * m[0].nbytes <= max_bytes
+    where, rows, kept = "cpu" if generator is None else generator.device, [], []
+    for mk, vk in zip(torch.split(m, size, 1), torch.split(v, size, 1), strict=True):
         half = torch.randn(draws // 2 // len(members), *mk.shape, generator=generator, device=where, dtype=m.dtype)
-        z = torch.cat([half, -half]).to(m.device)
-        u = (mk + std * z).flatten(0, 1)  # (draws, examples, ...)
-        rows.append(_summary(read, u, draws * m[0].nbytes <= max_bytes))
-    mean, aleatoric, epistemic, kept, *classes = zip(*rows, strict=True)
-    samples = torch.cat(kept, 1) if draws * m[0].nbytes <= max_bytes else None
-    probs = [torch.cat(column) for column in classes]
-    three = (probs[0], probs[1], probs[2]) if probs else None
-    return Statistics(draws, torch.cat(mean), torch.cat(aleatoric), torch.cat(epistemic), samples, None, three)
-
-
-def _summary(read: Read, u: Tensor, keep: bool) -> list[Tensor]:
-    """Statistics over samples: mean, aleatoric, epistemic, samples, probabilities, votes, expected entropy."""
-    mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
-    found = [mean.mean(0), noise.mean(0), mean.var(0, correction=0), mean if keep else mean[:0]]
-    for p in probs:  # (draws, examples, classes, ...)
-        best = p.argmax(2)
-        votes = torch.stack([(best == c).sum(0) for c in range(p.shape[2])], 1)
-        found += [p.mean(0), votes, torch.special.entr(p).sum(2).mean(0)]
-    return found
+        u = (mk + vk.sqrt() * torch.cat([half, -half]).to(m.device)).flatten(0, 1)  # (draws, examples, ...)
+        mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
+        kept += [mean] if keep else []
+        row = [mean.mean(0), noise.mean(0), mean.var(0, correction=0)]
+        for p in probs:  # (draws, examples, classes, ...)
+            best = p.argmax(2)
+            votes = torch.stack([(best == c).sum(0) for c in range(p.shape[2])], 1)
+            row += [p.mean(0), votes, torch.special.entr(p).sum(2).mean(0)]
+        rows.append(row)
+    mean, aleatoric, epistemic, *classes = (torch.cat(column) for column in zip(*rows, strict=True))
+    three = (classes[0], classes[1], classes[2]) if classes else None
+    return Statistics(draws, mean, aleatoric, epistemic, torch.cat(kept, 1) if keep else None, None, three)

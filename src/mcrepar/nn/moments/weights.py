@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError
@@ -15,14 +17,13 @@ from mcrepar.nn.rank1 import RankOne
 
 def check_variances(bnn: BayesianModule) -> None:
     """Refuse a posterior whose weights have no variance."""
-    for tensor in random_tensors(bnn).values():
-        for part in tensor.tensors:
-            if not _has_variance(part):
-                raise MethodError(
-                    f"draws='moments' with posterior {part.options.posterior.name!r} for {part.name}",
-                    "its weights have no finite variance",
-                    "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
-                )
+    for part in (part for tensor in random_tensors(bnn).values() for part in tensor.tensors):
+        if not _has_variance(part):
+            raise MethodError(
+                f"draws='moments' with posterior {part.options.posterior.name!r} for {part.name}",
+                "its weights have no finite variance",
+                "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+            )
 
 
 def _has_variance(tensor: RandomTensor) -> bool:
@@ -42,7 +43,7 @@ def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTens
     return found
 
 
-def _moments(tensor: RandomTensor) -> tuple[Tensor, Tensor]:
+def _moments(tensor: RandomTensor | Any) -> tuple[Tensor, Tensor]:
     q = tensor.posterior
     v = q.variance.to(q.dtype).expand(q.shape)
     if tensor.hold is not None:
@@ -52,16 +53,16 @@ def _moments(tensor: RandomTensor) -> tuple[Tensor, Tensor]:
 
 def _factored(tensor: RankOne, member: int) -> MomentTensor:
     """Wbar with the moments of its factors; an embedding has factors of its outputs alone, and needs no more."""
-    r, rv = _of_member(tensor.outputs, member)
-    wbar, by_output = tensor.weight, tensor.by_output
+    wbar, by_output, by_input = tensor.weight, tensor.by_output, tensor.by_input
+    r, rv = _moments(tensor.outputs[member])
     if not len(tensor.inputs):
         return MomentTensor(wbar * r.view(by_output), wbar.square() * rv.view(by_output))
-    s, sv = _of_member(tensor.inputs, member)
-    mean = (wbar.view(tensor.grouped) * r.view(by_output) * s.view(tensor.by_input)).view_as(wbar)
-    return MomentTensor(mean, torch.zeros_like(wbar), Factors(wbar, (r, rv), (s, sv)))
-
-
-def _of_member(side: nn.ModuleList, member: int) -> tuple[Tensor, Tensor]:
-    factor = side[member]
-    assert isinstance(factor, RandomTensor)
-    return _moments(factor)
+    s, sv = _moments(tensor.inputs[member])
+    r2, s2 = r * r, s * s + sv
+    mean, square = (
+        (w.view(tensor.grouped) * a.view(by_output) * b.view(by_input)).view_as(wbar)
+        for w, a, b in ((wbar, r, s), (wbar.square(), r2 + rv, s2))
+    )
+    least = torch.finfo(r.dtype).tiny ** 0.5  # to divide by
+    factors = Factors(square, rv / r2.clamp_min(least), sv / s2.clamp_min(least))
+    return MomentTensor(mean, torch.zeros_like(wbar), factors)
