@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quality import checkpoint_name, scores_of, uncertainties
+from quality import checkpoint_name, scores_of, trained, uncertainties
 from quality_methods import METHODS, Answer, Bayesian
 from quality_tasks import TASKS, Parts
 from scipy.stats import spearmanr
@@ -57,12 +57,9 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    task = TASKS[given.task]
-    parts = task.read(given.root)
-    learner = METHODS[given.method](task, len(parts.train))
+    _, parts, learner = trained(given.task, given.method, given.seed, given.root, given.work)
     assert isinstance(learner, Bayesian)
     name = checkpoint_name(given.task, given.method, given.seed)
-    learner.model.load_state_dict(torch.load(given.work / f"{name}.pt", weights_only=True)["model"])
     learner.model.eval()
     learner.calibrate(parts)
     x, _ = parts.batch(torch.arange(1000, 1000 + FITTED), torch.Generator().manual_seed(0))

@@ -127,38 +127,25 @@ def maximum(a: Pair, b: Pair) -> Pair:
     return n + mean, (variance - w * signed(m - n, v + w)).clamp_min(0.0)
 
 
-def larger(func: Any, a: Any, b: Any, sign: int = 1) -> MomentTensor:
-    """torch.maximum, and torch.minimum as -max(-a, -b)."""
-    (m, v), (n, w) = moments(a, zeros=True), moments(b, zeros=True)
-    mean, variance = maximum((sign * m, v), (sign * n, w))
-    return MomentTensor(sign * mean, variance)
-
-
-def clipped(m: Tensor, v: Tensor, low: float, high: float) -> Pair:
-    """min(max(x, low), high) = low + max(x - low, 0) - max(x - high, 0), of which the latter two are dependent."""
-    if math.isinf(high):
-        mean, variance = positive(m - low, v)
-        return low + mean, variance
-    if math.isinf(low):
-        mean, variance = positive(high - m, v)
-        return high - mean, variance
-    (first, variance), (second, less) = positive(m - low, v), positive(m - high, v)
-    left = positive(high - m, v)[0] - positive(low - m, v)[0]  # E (high - x), which does not cancel where x > high
-    return low + first - second, (variance - less - 2 * second * left).clamp_min(0.0)
+def larger(func: Any, a: Any, b: Any) -> MomentTensor:
+    """torch.maximum."""
+    return MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True)))
 
 
 def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> MomentTensor:
-    """torch.clamp with numbers."""
+    """low + max(x - low, 0) - max(x - high, 0), of which the latter two are dependent."""
     if any(isinstance(limit, Tensor) for limit in (min, max)):
         raise refusal("clamp by tensors")
-    low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
-    return MomentTensor(*clipped(x.expectation, x.variance, low, high))
-
-
-def hardsigmoid(func: Any, x: MomentTensor) -> MomentTensor:
-    """clamp(x + 3, 0, 6) / 6."""
-    mean, variance = clipped(x.expectation + 3, x.variance, 0.0, 6.0)
-    return MomentTensor(mean / 6, variance / 36)
+    m, v = x.expectation, x.variance
+    if max is None:
+        mean, variance = positive(m - min, v)
+        return MomentTensor(min + mean, variance)
+    if min is None:
+        mean, variance = positive(max - m, v)
+        return MomentTensor(max - mean, variance)
+    (first, variance), (second, less) = positive(m - min, v), positive(m - max, v)
+    left = positive(max - m, v)[0] - positive(min - m, v)[0]  # E (max - x), which does not cancel where x > max
+    return MomentTensor(min + first - second, (variance - less - 2 * second * left).clamp_min(0.0))
 
 
 # ---- smooth functions
@@ -243,11 +230,11 @@ ELEMENTWISE_RULES: Mapping[str, Row] = {
     "prelu": Row(prelu),
     **{name: Row(lambda func, x: leaky_relu(func, x, -1.0)) for name in ("abs", "__abs__", "absolute")},
     "maximum": Row(larger, fitted=2),
-    "minimum": Row(lambda func, a, b: larger(func, a, b, -1), fitted=2),
+    "minimum": Row(lambda func, a, b: -torch.maximum(-a, -b), composite=True),
     **{name: Row(clamp) for name in ("clamp", "clip")},
-    "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: clamp(func, x, min_val, max_val)),
-    "relu6": Row(lambda func, x: clamp(func, x, 0.0, 6.0)),
-    "hardsigmoid": Row(hardsigmoid),
+    "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val), composite=True),
+    "relu6": Row(lambda func, x: x.clamp(0.0, 6.0), composite=True),
+    "hardsigmoid": Row(lambda func, x: (x + 3).clamp(0.0, 6.0) / 6, composite=True),
     **{name: Row(smooth) for name in SMOOTH},
     "glu": Row(glu, composite=True),
     "pow": Row(power),

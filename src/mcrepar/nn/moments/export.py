@@ -11,9 +11,8 @@ from torch.func import functional_call
 from mcrepar.errors import MethodError
 from mcrepar.nn.batches import Output
 from mcrepar.nn.module import BayesianModule, random_parts
-from mcrepar.nn.moments.moment_pass import Factor, check_moments, scaled
+from mcrepar.nn.moments.moment_pass import Factor, check_moments, scaled, weight_moments
 from mcrepar.nn.moments.tensor import Factors, MomentTensor
-from mcrepar.nn.moments.weights import weight_moments
 from mcrepar.nn.passes import evaluating, stored_statistics
 from mcrepar.nn.swap import plain_copy
 

@@ -78,13 +78,6 @@ def einsum(func: Any, equation: str, *operands: Any) -> MomentTensor:
     return product(lambda a, b: func(equation, a, b), *tensors)
 
 
-def addmm(func: Any, input: Any, mat1: Any, mat2: Any, **named: Any) -> MomentTensor:
-    """input + mat1 @ mat2."""
-    if named:
-        raise refusal("addmm with factors alpha and beta")
-    return sum_of_two(torch.add, input, product(torch.matmul, mat1, mat2))
-
-
 def division(func: Any, a: Any, b: Any, **named: Any) -> MomentTensor:
     """By a number or a tensor that is not random."""
     if isinstance(b, MomentTensor) or named.get("rounding_mode") is not None:
@@ -149,13 +142,6 @@ def chosen(func: Any, condition: Any, a: Any, b: Any) -> MomentTensor:
     return MomentTensor(mean, variance.expand_as(mean))
 
 
-def masked_fill(func: Any, x: Any, mask: Any, value: Any) -> MomentTensor:
-    """What is filled in is not random."""
-    if isinstance(mask, MomentTensor) or isinstance(value, MomentTensor):
-        raise refusal("masked_fill by random numbers")
-    return MomentTensor(func(x.expectation, mask, value), func(x.variance, mask, 0.0))
-
-
 def set_item(func: Any, x: Any, index: Any, value: Any) -> None:
     """x[index] = value, in place."""
     if not isinstance(x, MomentTensor):
@@ -181,7 +167,7 @@ LINEAR_RULES: Mapping[str, Row] = {
     "embedding": Row(embedding),
     **{name: Row(product, fitted=2) for name in ("mul", "multiply", "matmul", "__rmatmul__", "bmm", "mm", "mv", "dot")},
     "einsum": Row(einsum, fitted=2),
-    "addmm": Row(addmm, fitted=1),
+    "addmm": Row(lambda func, x, a, b, *, beta=1, alpha=1: torch.add(beta * x, a @ b, alpha=alpha), composite=True),
     "square": Row(square),
     **{name: Row(division) for name in ("div", "divide", "true_divide")},
     **{name: Row(sum_of_two, fitted=2) for name in ("add", "sub", "subtract", "__rsub__", "rsub")},
@@ -196,6 +182,6 @@ LINEAR_RULES: Mapping[str, Row] = {
         )
     ),  # a constant is not random
     "where": Row(chosen),
-    "masked_fill": Row(masked_fill),
+    "masked_fill": Row(lambda func, x, mask, value: torch.where(mask, value, x), composite=True),
     "__setitem__": Row(set_item, composite=True),
 }

@@ -14,20 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import MomentTensor
-from mcrepar.nn.moments.weights import check_variances, weight_moments
+from mcrepar.nn.moments.tensor import Factors, MomentTensor
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.rank1 import RankOne
 from mcrepar.nn.swap import frozen_weights
 from mcrepar.validation import check_generator, whole_number
 
 Moments = tuple[Tensor, Tensor]  # mean and variance of the output
 CHUNK = 8  # draws that are in memory at once while factors are fitted
 Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
+
+
+# ---- weights
 
 
 def check_moments(net: nn.Module) -> list[BayesianModule]:
@@ -40,8 +45,59 @@ def check_moments(net: nn.Module) -> list[BayesianModule]:
                 "frozen weights are one network, without a variance",
                 "draws=1 there, or draws='moments' outside of it",
             )
-        check_variances(part)
+        for tensor in (tensor for random in random_tensors(part).values() for tensor in random.tensors):
+            if not _has_variance(tensor):
+                raise MethodError(
+                    f"draws='moments' with posterior {tensor.options.posterior.name!r} for {tensor.name}",
+                    "its weights have no finite variance",
+                    "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+                )
     return parts
+
+
+def _has_variance(tensor: RandomTensor) -> bool:
+    """By its noise; where weights are exp(scale xi), by the scales too."""
+    if tensor.options.posterior.form.outer is EXP:
+        with torch.no_grad():
+            return bool(tensor.posterior.variance.isfinite().all())
+    return tensor.options.posterior.form.outer is LOG or tensor.options.posterior.noise.finite(2.0)
+
+
+def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTensor]:
+    """The moments of all random weights by their names; of one member where factors have several."""
+    found: dict[str, MomentTensor] = {}
+    for names, tensor in random_tensors(bnn).items():
+        pair = _factored(tensor, member) if isinstance(tensor, RankOne) else MomentTensor(*_moments(tensor))
+        found |= dict.fromkeys(names, pair)
+    return found
+
+
+def _moments(tensor: RandomTensor | Any) -> tuple[Tensor, Tensor]:
+    q = tensor.posterior
+    v = q.variance.to(q.dtype).expand(q.shape)
+    if tensor.hold is not None:
+        v = torch.cat([v[: tensor.hold], torch.zeros_like(v[:1]), v[tensor.hold :]])
+    return tensor.mean(), v
+
+
+def _factored(tensor: RankOne, member: int) -> MomentTensor:
+    """Wbar with the moments of its factors; an embedding has factors of its outputs alone, and needs no more."""
+    wbar, by_output, by_input = tensor.weight, tensor.by_output, tensor.by_input
+    r, rv = _moments(tensor.outputs[member])
+    if not len(tensor.inputs):
+        return MomentTensor(wbar * r.view(by_output), wbar.square() * rv.view(by_output))
+    s, sv = _moments(tensor.inputs[member])
+    r2, s2 = r * r, s * s + sv
+    mean, square = (
+        (w.view(tensor.grouped) * a.view(by_output) * b.view(by_input)).view_as(wbar)
+        for w, a, b in ((wbar, r, s), (wbar.square(), r2 + rv, s2))
+    )
+    least = torch.finfo(r.dtype).tiny ** 0.5  # to divide by
+    factors = Factors(square, rv / r2.clamp_min(least), sv / s2.clamp_min(least))
+    return MomentTensor(mean, torch.zeros_like(wbar), factors)
+
+
+# ---- passes
 
 
 @contextlib.contextmanager

@@ -46,12 +46,9 @@ Read = Callable[[Tensor], tuple[Tensor, ...]]  # mean and variance of y given an
 
 
 def statistics(
-    likelihood: Likelihood | None,
-    members: Sequence[Moments],
-    read: Read,
-    max_bytes: int,
+    likelihood: Likelihood | None, members: Sequence[Moments], read: Read, max_bytes: int,
     generator: torch.Generator | None = None,
-) -> Statistics:
+) -> Statistics:  # fmt: skip
     """The mixture of Normal outputs, one for every member.
 
     Args:
@@ -71,20 +68,15 @@ def statistics(
 
 def _regression(likelihood: Normal | None, members: Sequence[Moments], draws: int, max_bytes: int) -> Statistics:
     """Closed form; the samples are quantiles of every output by itself, (k - 1/2) / draws, with variance 1."""
-    pairs = [_of_mean(likelihood, *pair) for pair in members]
-    m, v, noise = (torch.stack(column) for column in zip(*pairs, strict=True))  # (members, examples, ...)
-    mean = m.mean(0)
-    epistemic, aleatoric = v.mean(0) + m.var(0, correction=0), noise.mean(0)
-    each = draws // len(members)
+    m, v, noise = (torch.stack(t) for t in zip(*(_of_mean(likelihood, *pair) for pair in members), strict=True))
+    mean = m.mean(0)  # of (members, examples, ...)
+    parts, each = (mean, noise.mean(0), v.mean(0) + m.var(0, correction=0)), draws // len(members)
     if draws * mean.nbytes * (1 if likelihood is None else 2) > max_bytes:
-        return Statistics(draws, mean, aleatoric, epistemic, None, None)
+        return Statistics(draws, *parts, None, None)
     z = torch.special.ndtri((torch.arange(each, dtype=torch.float64) + 0.5) / each)
     z = (z / z.square().mean().sqrt()).to(mean).view(-1, *[1] * m.dim())
-    kept = (m + v.sqrt() * z).transpose(0, 1).reshape(draws, *mean.shape)
-    spread = (
-        None if likelihood is None else noise.expand(each, *noise.shape).transpose(0, 1).reshape(draws, *mean.shape)
-    )
-    return Statistics(draws, mean, aleatoric, epistemic, kept, spread)
+    kept, spread = (t.transpose(0, 1).flatten(0, 1) for t in (m + v.sqrt() * z, noise.expand(each, *noise.shape)))
+    return Statistics(draws, *parts, kept, None if likelihood is None else spread)
 
 
 def _of_mean(likelihood: Normal | None, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,6 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.moments.attention_rules import ATTENTION_RULES
 from mcrepar.nn.moments.elementwise_rules import ELEMENTWISE_RULES
 from mcrepar.nn.moments.linear_rules import LAYERS, LINEAR_RULES
 from mcrepar.nn.moments.normalisation_rules import NORMALISATION_RULES
@@ -22,7 +21,6 @@ MOMENT_RULES: dict[str, Row | Rule] = {
     **ELEMENTWISE_RULES,
     **POOLING_RULES,
     **NORMALISATION_RULES,
-    **ATTENTION_RULES,
 }
 """rule(func, *args, **kwargs) is the result of func with its mean and variance, a MomentTensor (or several)."""
 
@@ -58,12 +56,10 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
             "draws=100, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
-    if row.composite:
-        return result
-    if random[0].samples:
+    if random[0].samples and not row.composite:
         _sample(func, args, kwargs | ({"inplace": True} if inside and key == name else {}), random, result)
     settle = _SETTLE.get()
-    if settle is not None and row.fitted and len(random) >= row.fitted:
+    if settle is not None and 0 < row.fitted <= len(random):
         result = settle(key, result)
     return _written(args[0], result) if inside else result
 
