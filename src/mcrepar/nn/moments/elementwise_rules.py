@@ -127,11 +127,6 @@ def maximum(a: Pair, b: Pair) -> Pair:
     return n + mean, (variance - w * signed(m - n, v + w)).clamp_min(0.0)
 
 
-def larger(func: Any, a: Any, b: Any) -> MomentTensor:
-    """torch.maximum."""
-    return MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True)))
-
-
 def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> MomentTensor:
     """low + max(x - low, 0) - max(x - high, 0), of which the latter two are dependent."""
     if any(isinstance(limit, Tensor) for limit in (min, max)):
@@ -229,7 +224,7 @@ ELEMENTWISE_RULES: Mapping[str, Row] = {
     "leaky_relu": Row(leaky_relu),
     "prelu": Row(prelu),
     **{name: Row(lambda func, x: leaky_relu(func, x, -1.0)) for name in ("abs", "__abs__", "absolute")},
-    "maximum": Row(larger, fitted=2),
+    "maximum": Row(lambda func, a, b: MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True))), fitted=2),
     "minimum": Row(lambda func, a, b: -torch.maximum(-a, -b), composite=True),
     **{name: Row(clamp) for name in ("clamp", "clip")},
     "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val), composite=True),

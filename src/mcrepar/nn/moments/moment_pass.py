@@ -65,7 +65,7 @@ def _has_variance(tensor: RandomTensor) -> bool:
 
 def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTensor]:
     """The moments of all random weights by their names; of one member where factors have several."""
-    found: dict[str, MomentTensor] = {}
+    found, member = dict[str, MomentTensor](), member % max(bnn.members, 1)
     for names, tensor in random_tensors(bnn).items():
         pair = _factored(tensor, member) if isinstance(tensor, RankOne) else MomentTensor(*_moments(tensor))
         found |= dict.fromkeys(names, pair)
@@ -128,10 +128,7 @@ def scaled(
 
 def _moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
     """What every Bayesian part meets in the place of its weights and norm statistics."""
-    return {
-        part: {**weight_moments(part, member % max(part.members, 1)), **stored_statistics(part)}
-        for part in random_parts(net)
-    }
+    return {part: {**weight_moments(part, member), **stored_statistics(part)} for part in random_parts(net)}
 
 
 def members_of(net: nn.Module) -> int:
@@ -241,9 +238,7 @@ def _fit(
             return result
 
         count = min(CHUNK, draws - first)
-        sampled = {
-            part: sampled_moments(part, count, generator, member % max(part.members, 1)) for part in random_parts(net)
-        }
+        sampled = {part: sampled_moments(part, count, generator, member) for part in random_parts(net)}
         with holding(sampled), settling(note):
             the_tensor(net(*args, **kwargs), output)
     variances = [float((second - first.square() / draws).sum()) / (draws - 1) for first, second in sums]
@@ -262,7 +257,7 @@ def sampled_moments(
     part: BayesianModule, draws: int, generator: torch.Generator | None, member: int = 0
 ) -> dict[str, Tensor]:
     """The moments of all weights together with draws of them, which have norm statistics of their own."""
-    sampled = [complete(part, part.draw(generator, member)) for _ in range(draws)]
+    sampled = [complete(part, part.draw(generator, member % max(part.members, 1))) for _ in range(draws)]
     found: dict[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
     for name, t in found.items():
         samples = tuple(draw[name] for draw in sampled)

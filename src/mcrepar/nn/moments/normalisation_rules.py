@@ -108,20 +108,11 @@ def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = Tru
 
 
 def softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
-    """dp_i = p_i (dx_i - sum_j p_j dx_j)."""
-    p = func(x.expectation, dim, *rest, **named)
-    return MomentTensor(p, p.square() * _relative(p, x.variance, dim))
-
-
-def log_softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
-    """d log p_i = dx_i - sum_j p_j dx_j."""
-    out = func(x.expectation, dim, *rest, **named)
-    return MomentTensor(out, _relative(out.exp(), x.variance, dim))
-
-
-def _relative(p: Tensor, v: Tensor, dim: int) -> Tensor:
-    """Var (x_i - sum_j p_j x_j)."""
-    return (v * (1 - 2 * p) + (p.square() * v).sum(dim, keepdim=True)).clamp_min(0.0)
+    """d log p_i = dx_i - sum_j p_j dx_j, and dp_i = p_i d log p_i."""
+    out, v = func(x.expectation, dim, *rest, **named), x.variance
+    p = out.exp() if func.__name__ == "log_softmax" else out
+    variance = (v * (1 - 2 * p) + (p.square() * v).sum(dim, keepdim=True)).clamp_min(0.0)
+    return MomentTensor(out, variance if p is not out else p.square() * variance)
 
 
 def attention(
@@ -191,8 +182,7 @@ NORMALISATION_RULES: Mapping[str, Row] = {
     "group_norm": Row(group_norm, fitted=1),
     "instance_norm": Row(instance_norm, fitted=1),
     **{name: Row(dropout) for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")},
-    "softmax": Row(softmax, fitted=1),
-    "log_softmax": Row(log_softmax, fitted=1),
+    **{name: Row(softmax, fitted=1) for name in ("softmax", "log_softmax")},
     "scaled_dot_product_attention": Row(attention, fitted=1),
     "multi_head_attention_forward": Row(multi_head_attention, composite=True),
 }

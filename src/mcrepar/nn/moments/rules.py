@@ -57,7 +57,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         )
     result = row.rule(func, *args, **kwargs)
     if random[0].samples and not row.composite:
-        _sample(func, args, kwargs | ({"inplace": True} if inside and key == name else {}), random, result)
+        _sample(func, args, kwargs, random, result)
     settle = _SETTLE.get()
     if settle is not None and 0 < row.fitted <= len(random):
         result = settle(key, result)
@@ -81,8 +81,8 @@ def _written(target: MomentTensor, result: MomentTensor) -> MomentTensor:
     """The result of an operation in place: views of the target change too."""
     if not isinstance(target, MomentTensor):
         raise unwritable("the same operation out of place")
-    if result.expectation is not target.expectation:
-        target.expectation.copy_(result.expectation)
-        target.variance.copy_(result.variance)
-    target.samples = result.samples
+    pairs = [(target.expectation, result.expectation), (target.variance, result.variance)]
+    for old, new in [*pairs, *zip(target.samples, result.samples, strict=True)]:
+        if new is not old:
+            old.copy_(new)
     return target
