@@ -31,8 +31,8 @@ def root(v: Tensor) -> Tensor:
 
 
 def blockwise(f: Callable[[Tensor, Tensor], Pair], m: Tensor, v: Tensor) -> Pair:
-    """f(m, v) for a function of single numbers, in blocks where no graph is kept and memory has no gaps."""
-    if torch.is_grad_enabled() or m.device.type != "cpu" or m.numel() <= BLOCK or torch.compiler.is_compiling():
+    """f(m, v) for a function of single numbers, without a graph, in blocks where memory has no gaps."""
+    if m.device.type != "cpu" or m.numel() <= BLOCK or torch.compiler.is_compiling():
         return f(m, v)
     out, spread = torch.empty_like(m), torch.empty_like(v)
     if not m.stride() == v.stride() == out.stride():
@@ -58,8 +58,7 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, m: Tensor, v: Tensor) -> Pair:
         ctx.save_for_backward(m, v)
-        with torch.no_grad():
-            return blockwise(_relu_block, m, v)
+        return blockwise(_relu_block, m, v)
 
     @staticmethod
     @once_differentiable
@@ -89,10 +88,8 @@ def _relu_block(m: Tensor, v: Tensor) -> Pair:
 
 def positive(m: Tensor, v: Tensor) -> Pair:
     """max(x, 0)."""
-    if torch.is_grad_enabled():
-        found: Pair = _Relu.apply(m, v)  # type: ignore[no-untyped-call]
-        return found
-    return blockwise(_relu_block, m, v)
+    found: Pair = _Relu.apply(m, v)  # type: ignore[no-untyped-call]
+    return found
 
 
 def signed(m: Tensor, v: Tensor) -> Tensor:
@@ -151,11 +148,10 @@ class _Smooth(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
-        with torch.no_grad():
-            mean, variance = blockwise(lambda m, v: _quadrature(f, m, v), m, v)
+        pair = blockwise(lambda m, v: _quadrature(f, m, v), m, v)
         ctx.f = f
-        ctx.save_for_backward(m, v, mean)
-        return mean, variance
+        ctx.save_for_backward(m, v, pair[0])
+        return pair
 
     @staticmethod
     @once_differentiable
@@ -191,9 +187,7 @@ def smooth(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor
         value: Tensor = func(u, *rest, **named)
         return value
 
-    if torch.is_grad_enabled():
-        return MomentTensor(*_Smooth.apply(f, x.expectation, x.variance))  # type: ignore[no-untyped-call]
-    return MomentTensor(*blockwise(lambda m, v: _quadrature(f, m, v), x.expectation, x.variance))
+    return MomentTensor(*_Smooth.apply(f, x.expectation, x.variance))  # type: ignore[no-untyped-call]
 
 
 def glu(func: Any, x: Any, dim: int = -1) -> Any:

@@ -32,10 +32,9 @@ class MomentModule(nn.Module):
     ) -> None:
         super().__init__()
         self.net, self.factors, self.output = net, factors, output
-        self.parts = {name: 1 if weight.factors is None else 4 for name, weight in weights.items()}
+        self.parts = {name: 1 + len(weight.factors or ()) for name, weight in weights.items()}
         for k, weight in enumerate(weights.values()):
-            rank1 = () if weight.factors is None else vars(weight.factors).values()
-            for j, part in enumerate([weight.variance, *rank1]):
+            for j, part in enumerate([weight.variance, *(weight.factors or ())]):
                 self.register_buffer(f"moment{k}_{j}", part.detach().clone())
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

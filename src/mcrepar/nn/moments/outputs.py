@@ -6,7 +6,7 @@ A thousand samples of the *output* cost next to nothing beside a pass through th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,27 +19,16 @@ NUMBERS = 2**24  # that the samples of all outputs may have before there are few
 CHUNK = 2**20  # numbers that are sampled at once
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What a prediction is made of, in the words of `Prediction` and `Classes`.
+class Statistics(NamedTuple):
+    """What a prediction is made of, in the words of `Prediction` and `Classes`."""
 
-    Args:
-        draws: the number of samples.
-        mean: E y.
-        aleatoric: E Var[y | output].
-        epistemic: Var E[y | output].
-        kept: samples of E[y | output], or None where they would be too many.
-        noise: Var[y | output] of every sample, likewise.
-        classes: mean probabilities, votes and the expected entropy, where there are classes.
-    """
-
-    draws: int
-    mean: Tensor
-    aleatoric: Tensor
-    epistemic: Tensor
-    kept: Tensor | None
-    noise: Tensor | None
-    classes: tuple[Tensor, Tensor, Tensor] | None = None
+    draws: int  # the number of samples
+    mean: Tensor  # E y
+    aleatoric: Tensor  # E Var[y | output]
+    epistemic: Tensor  # Var E[y | output]
+    kept: Tensor | None  # samples of E[y | output], or None where they would be too many
+    noise: Tensor | None  # Var[y | output] of every sample, likewise
+    classes: tuple[Tensor, Tensor, Tensor] | None = None  # mean probabilities, votes and the expected entropy
 
 
 Read = Callable[[Tensor], tuple[Tensor, ...]]  # mean and variance of y given an output, and probabilities of classes

@@ -49,7 +49,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         raise refusal(name)
     row = found if isinstance(found, Row) else Row(found)
     random = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
-    if key not in LAYERS and any(x.factors for x in random):
+    if key not in LAYERS and any(x.factors is not None for x in random):
         raise MethodError(
             f"draws='moments' with the operation {name} on a weight with random factors",
             "only dense, convolutional and embedding layers multiply by them",

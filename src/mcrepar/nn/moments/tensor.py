@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,35 +28,23 @@ SHAPED = {
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One operation in the table of rules.
 
-    Args:
-        rule: rule(func, *args, **kwargs) is the result of func, with mean and variance.
-        fitted: from how many random arguments on the variance has a factor, fitted to draws; 0 is never. It stands for
-            dependence between the numbers that the operation adds up.
-        composite: whether the rule runs other operations with rules of their own.
+    A factor of the variance, fitted to draws, stands for dependence between the numbers that the operation adds up.
     """
 
     rule: Rule
-    fitted: int = 0
-    composite: bool = False
+    fitted: int = 0  # from how many random arguments on the variance has a factor; 0 is never
+    composite: bool = False  # whether the rule runs other operations with rules of their own
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """What a layer needs of rank-1 factors, W = Wbar o (r s^T).
+class Factors(NamedTuple):
+    """What a layer needs of rank-1 factors, W = Wbar o (r s^T)."""
 
-    Args:
-        square: E W^2 = Wbar^2 o (E r^2 E s^2^T).
-        outputs: Var r / (E r)^2, (outputs,).
-        inputs: Var s / E s^2, (inputs,).
-    """
-
-    square: Tensor
-    outputs: Tensor
-    inputs: Tensor
+    square: Tensor  # E W^2 = Wbar^2 o (E r^2 E s^2^T)
+    outputs: Tensor  # Var r / (E r)^2, (outputs,)
+    inputs: Tensor  # Var s / E s^2, (inputs,)
 
 
 class MomentTensor(Tensor):
