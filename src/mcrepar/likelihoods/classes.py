@@ -21,7 +21,9 @@ def expected_normaliser(mean: Tensor, variance: Tensor) -> Tensor:
 
     1/2 sum_c a_c^2 v_c + log sum_c exp(m_c + (1/2 - a_c) v_c), for any a (Knowles and Minka 2011)
 
-    a = 0 is Jensen's inequality. The best a solves a = softmax(m + (1/2 - a) v), towards which TILTS steps go.
+    a = 0 is Jensen's inequality. The best a solves a = softmax(m + (1/2 - a) v), towards which TILTS steps go. Other
+    symmetric u have the bound with v = 2 K(1), where K(t) = log E exp(t (u - m)) has a K(t) / t^2 that does not fall in
+    t <= 1: sums of Laplace and of Logistic variables.
     """
     a = mean.softmax(1)
     for _ in range(TILTS):

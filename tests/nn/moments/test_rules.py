@@ -329,6 +329,13 @@ def test_a_factor_of_the_subtrahend(minuend):
     torch.testing.assert_close(torch.sub(x, minuend, alpha=3).variance, x.variance)
 
 
+def test_a_limit_at_infinity_is_none():
+    x, inf = random(*X), float("inf")
+    assert torch.equal(x.clamp(-inf, 0.5).variance, x.clamp(max=0.5).variance)
+    assert torch.equal(x.clamp(0.5, inf).expectation, x.clamp(min=0.5).expectation)
+    assert x.clamp(-inf, inf) is x
+
+
 def test_arguments_by_name():
     x = random(*X)
     assert torch.equal(F.relu(input=x).variance, F.relu(x).variance)

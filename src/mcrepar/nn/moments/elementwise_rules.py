@@ -106,10 +106,8 @@ def leaky_relu(func: Any, x: MomentTensor, negative_slope: Any = 0.01) -> Moment
 
 def prelu(func: Any, x: Any, weight: Any) -> MomentTensor:
     """Leaky ReLU with one slope c per channel; a random slope adds Var[c] E min(x, 0)^2."""
-    (m, v), (c, cv) = (
-        moments(x, zeros=True),
-        (t if t is None or t.numel() == 1 else t.view(-1, *[1] * (x.dim() - 2)) for t in moments(weight)),
-    )
+    m, v = moments(x, zeros=True)
+    c, cv = (t if t is None or t.numel() == 1 else t.view(-1, *[1] * (x.dim() - 2)) for t in moments(weight))
     out = leaky_relu(func, MomentTensor(m, v), c)
     if cv is None:
         return out
@@ -129,15 +127,18 @@ def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> Momen
     if any(isinstance(limit, Tensor) for limit in (min, max)):
         raise refusal("clamp by tensors")
     m, v = x.expectation, x.variance
-    if max is None:
-        mean, variance = positive(m - min, v)
-        return MomentTensor(min + mean, variance)
-    if min is None:
-        mean, variance = positive(max - m, v)
-        return MomentTensor(max - mean, variance)
-    (first, variance), (second, less) = positive(m - min, v), positive(m - max, v)
-    left = positive(max - m, v)[0] - positive(min - m, v)[0]  # E (max - x), which does not cancel where x > max
-    return MomentTensor(min + first - second, (variance - less - 2 * second * left).clamp_min(0.0))
+    low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
+    if math.isinf(low) and math.isinf(high):
+        return x
+    if math.isinf(high):
+        mean, variance = positive(m - low, v)
+        return MomentTensor(low + mean, variance)
+    if math.isinf(low):
+        mean, variance = positive(high - m, v)
+        return MomentTensor(high - mean, variance)
+    (first, variance), (second, less) = positive(m - low, v), positive(m - high, v)
+    left = positive(high - m, v)[0] - positive(low - m, v)[0]  # E (high - x), which does not cancel where x > high
+    return MomentTensor(low + first - second, (variance - less - 2 * second * left).clamp_min(0.0))
 
 
 # ---- smooth functions

@@ -95,11 +95,11 @@ def sum_of_two(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> MomentTensor:
     mean: Tensor = func(x, y, alpha=alpha) if alpha != 1 else func(x, y)
     if a is b:
         return MomentTensor(mean, xv * (1 + (-alpha if "sub" in name else alpha)) ** 2)
-    xv, yv = (v if v is None or scaled is False or alpha == 1 else v * (alpha * alpha)
-              for v, scaled in ((xv, "rsub" in name), (yv, "rsub" not in name)))  # fmt: skip
-    if xv is not None and yv is not None:
-        return MomentTensor(mean, xv + yv)
-    return MomentTensor(mean, (yv if xv is None else xv).expand_as(mean).clone())  # it may be written to
+    scales = (alpha * alpha, 1) if "rsub" in name else (1, alpha * alpha)
+    parts = [v * scale if scale != 1 else v for v, scale in zip((xv, yv), scales, strict=True) if v is not None]
+    if len(parts) == 2:
+        return MomentTensor(mean, parts[0] + parts[1])
+    return MomentTensor(mean, parts[0].expand_as(mean).clone())  # the sum and what was added may be written to
 
 
 def mean(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
