@@ -65,7 +65,8 @@ def main() -> None:
     learner.model.eval()
     learner.calibrate(parts)
     x, _ = parts.batch(torch.arange(1000, 1000 + FITTED), torch.Generator().manual_seed(0))
-    mcrepar.calibrate_moments(learner.model, x, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    mcrepar.calibrate_moments(learner.model, x, generator=generator, likelihood=learner.likelihood)
     ways: dict[str, int | str] = {"draws": DRAWS, "moments": "moments", "other draws": DRAWS}
     found = {way: answers(learner, parts, draws, given.examples) for way, draws in ways.items()}
     row: dict[str, Any] = {way: figures(*pair, parts.test.y[: given.examples]) for way, pair in found.items()}

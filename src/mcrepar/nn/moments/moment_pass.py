@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import Factors, MomentTensor
+from mcrepar.nn.moments.tensor import Factors, MomentTensor, moments
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
@@ -184,8 +185,9 @@ class Scaling:
 
 
 def calibrate_moments(
-    bnn: nn.Module, x: Any, draws: int = 128, generator: torch.Generator | None = None, *, output: Output = None
-) -> nn.Module:
+    bnn: nn.Module, x: Any, draws: int = 128, generator: torch.Generator | None = None, *,
+    likelihood: Likelihood | str | None = None, output: Output = None,
+) -> nn.Module:  # fmt: skip
     """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
 
     factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. Factors are
@@ -197,6 +199,8 @@ def calibrate_moments(
         draws: how many draws they are fitted to; the relative error of a factor is up to sqrt(2 / draws), for the
             activations of a layer share the noise of its weights.
         generator: the source of the draws; None is the default RNG.
+        likelihood: weighs the outputs for the last factor by Var[y | output], for classes p (1 - p): variances of
+            logits matter where the class is in doubt. None weighs them alike.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
     >>> from mcrepar import bayesian
@@ -208,12 +212,12 @@ def calibrate_moments(
     draws = whole_number("draws", draws, least=2)
     check_generator(generator)
     check_moments(bnn)
-    batches = Batches(x, 2**62, bnn)
+    batches, chosen = Batches(x, 2**62, bnn), likelihood_of(likelihood)
     with evaluating(bnn), torch.no_grad():
         call = next(iter(batches), None)
         if call is None:
             raise ParameterError("calibrate_moments(bnn, x)", "x holds no batch", "at least one example")
-        found = [_fit(bnn, call, draws, generator, output, member) for member in range(members_of(bnn))]
+        found = [_fit(bnn, call, draws, generator, chosen, output, member) for member in range(members_of(bnn))]
     calibration_of(bnn).moment_factors = tuple(
         (name, sum(f[k][1] for f in found) / len(found)) for k, (name, _) in enumerate(found[0])
     )
@@ -221,8 +225,9 @@ def calibrate_moments(
 
 
 def _fit(
-    net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, output: Output, member: int
-) -> list[Factor]:
+    net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, likelihood: Likelihood | None,
+    output: Output, member: int,
+) -> list[Factor]:  # fmt: skip
     """The factors of one member's pass: of every operation in turn, with the factors of those before it."""
     args, kwargs = call
     sums: list[Tensor] = []  # of every operation, over draws: what is beside the pass's mean, and its square
@@ -240,16 +245,22 @@ def _fit(
         count = min(CHUNK, draws - first)
         sampled = {part: sampled_moments(part, count, generator, member) for part in random_parts(net)}
         with holding(sampled), settling(note):
-            the_tensor(net(*args, **kwargs), output)
-    variances = [float((second - first.square() / draws).sum()) / (draws - 1) for first, second in sums]
+            out = the_tensor(net(*args, **kwargs), output)
+        if isinstance(out, MomentTensor):
+            note("output", out)
+    variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
 
     def fit(name: str, result: MomentTensor) -> MomentTensor:
         here = float(result.variance.double().sum())
-        found.append((name, variances[len(found)] / here if here > 0 else 1.0))
+        found.append((name, float(variances[len(found)].sum()) / here if here > 0 else 1.0))
         return MomentTensor(result.expectation, result.variance * found[-1][1])
 
     with holding(_moments_of_parts(net, member)), settling(fit):
-        the_tensor(net(*args, **kwargs), output)
+        out = the_tensor(net(*args, **kwargs), output)
+    weight = None if likelihood is None else likelihood.aleatoric(moments(out)[0]).double()
+    if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
+        more = float((weight * variances[-1]).sum() / (weight * out.variance).sum().clamp_min(1e-300))
+        found[-1] = found[-1][0], found[-1][1] * more
     return found
 
 
