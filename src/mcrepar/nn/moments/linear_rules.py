@@ -30,9 +30,9 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
         return out
 
     if factors is not None:  # Var r o (Wbar (s o x)) = r_v / r^2 y^2 + (Wbar^2 E r^2 E s^2) (x_v + s_v / E s^2 x^2)
-        u = (x * x).mul_(_along(factors.inputs, x, channel))
-        mean, variance = call(x, w), call(u if xv is None else u.add_(xv), factors.square)
-        variance.addcmul_(mean * _along(factors.outputs, mean, channel), mean)
+        share = _along(factors.inputs, x, channel)
+        mean, u = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x * x, share)
+        variance = torch.addcmul(call(u, factors.square), mean * mean, _along(factors.outputs, mean, channel))
         mean = mean if b is None else mean + _along(b, mean, channel)
     else:
         mean = call(x, w, b)
