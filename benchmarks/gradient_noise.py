@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quality import checkpoint_name
+from quality import checkpoint_name, trained
 from quality_learners import Bayesian
 from quality_methods import METHODS
 from quality_tasks import TASKS
@@ -86,12 +86,9 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    task = TASKS[given.task]
-    parts = task.read(given.root)
-    learner = METHODS[given.method](task, len(parts.train))
+    task, parts, learner = trained(given.task, given.method, given.seed, given.root, given.work)
     assert isinstance(learner, Bayesian)
     name = checkpoint_name(given.task, given.method, given.seed)
-    learner.model.load_state_dict(torch.load(given.work / f"{name}.pt", weights_only=True)["model"])
     learner.model.train()
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(len(parts.train), generator=generator)

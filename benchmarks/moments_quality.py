@@ -1,6 +1,6 @@
 """Quality of predictions by moments beside 100 draws, on networks that quality.py has trained.
 
-    python benchmarks/moments_quality.py TASK METHOD SEED --root DATA --work FOLDER [--out FOLDER]
+    python benchmarks/moments_quality.py TASK METHOD SEED --root DATA --work FOLDER [--examples N] [--out FOLDER]
 
 Nothing is chosen here, so that the test part is looked at: NLL, ECE, accuracy, AUROC of the out-of-distribution set by
 entropy and by mutual information, and the rank correlations of both uncertainties, by 100 draws, by moments with
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quality import checkpoint_name, scores_of, uncertainties
+from quality import checkpoint_name, scores_of, trained, uncertainties
 from quality_learners import Answer, Bayesian
 from quality_methods import METHODS
 from quality_tasks import TASKS, Parts
@@ -30,15 +30,15 @@ from mcrepar.metrics import auroc
 DRAWS, FITTED = 100, 256
 
 
-def answers(learner: Bayesian, parts: Parts, draws: int | str) -> tuple[Answer, Answer]:
-    """Of the test part and of the out-of-distribution set."""
+def answers(learner: Bayesian, parts: Parts, draws: int | str, count: int | None) -> tuple[Answer, Answer]:
+    """Of the test part and of the out-of-distribution set, or of the first examples of both."""
 
     def ask(x: Tensor) -> Answer:
         found = mcrepar.predict(learner.model, parts.prepare(x), draws, 500, learner.likelihood)
         return Answer(found.probs, found.expected_entropy)
 
     (ood,) = parts.ood.values()
-    return ask(parts.test.x), ask(ood)
+    return ask(parts.test.x[:count]), ask(ood[:count])
 
 
 def figures(inside: Answer, outside: Answer, y: Tensor) -> dict[str, float]:
@@ -54,23 +54,23 @@ def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--examples", type=int, help="how many of the test part and of the other set; default: all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    task = TASKS[given.task]
-    parts = task.read(given.root)
-    learner = METHODS[given.method](task, len(parts.train))
+    _, parts, learner = trained(given.task, given.method, given.seed, given.root, given.work)
     assert isinstance(learner, Bayesian)
     name = checkpoint_name(given.task, given.method, given.seed)
-    learner.model.load_state_dict(torch.load(given.work / f"{name}.pt", weights_only=True)["model"])
+    name += f" ({given.examples:,} images)" if given.examples else ""
     learner.model.eval()
     learner.calibrate(parts)
     x, _ = parts.batch(torch.arange(1000, 1000 + FITTED), torch.Generator().manual_seed(0))
-    mcrepar.calibrate_moments(learner.model, x, generator=torch.Generator().manual_seed(0))
-    found: dict[str, Any] = {way: answers(learner, parts, draws) for way, draws in
-                             {"draws": DRAWS, "moments": "moments", "other draws": DRAWS}.items()}  # fmt: skip
-    row: dict[str, Any] = {way: figures(*pair, parts.test.y) for way, pair in found.items()}
+    generator = torch.Generator().manual_seed(0)
+    mcrepar.calibrate_moments(learner.model, x, generator=generator, likelihood=learner.likelihood)
+    ways: dict[str, int | str] = {"draws": DRAWS, "moments": "moments", "other draws": DRAWS}
+    found = {way: answers(learner, parts, draws, given.examples) for way, draws in ways.items()}
+    row: dict[str, Any] = {way: figures(*pair, parts.test.y[: given.examples]) for way, pair in found.items()}
     true = uncertainties(found["draws"][0])
     for way in ("moments", "other draws"):
         here = uncertainties(found[way][0])

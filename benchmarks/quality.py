@@ -71,6 +71,16 @@ def record(task_name: str, method: str, seed: int, root: Path, work: Path, resul
     print(f"{name}: {json.dumps(scores['validation'])}")
 
 
+def trained(task_name: str, method: str, seed: int, root: Path, work: Path) -> tuple[Task, Parts, Learner]:
+    """The task, its data and the learner of a run that has left its checkpoint."""
+    task = TASKS[task_name]
+    parts = task.read(root)
+    learner = METHODS[method](task, len(parts.train))
+    checkpoint = work / f"{checkpoint_name(task_name, method, seed)}.pt"
+    learner.model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    return task, parts, learner
+
+
 def train(task: Task, parts: Parts, learner: Learner, seed: int, checkpoint: Path) -> dict[str, Any]:
     """All epochs, a checkpoint after each."""
     history: dict[str, Any] = {"loss": [], "seconds": []}

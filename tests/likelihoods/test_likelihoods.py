@@ -10,6 +10,7 @@ from torch import distributions as td
 
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, PerVoxel
+from mcrepar.likelihoods.classes import expected_normaliser
 from tests.conftest import seeded
 
 
@@ -164,6 +165,10 @@ def test_the_expectation_of_classes_is_a_bound(y):
     bound = Categorical().expected_log_prob(mean, variance, y)
     assert bool((bound < each).all())
     assert float((each - bound).max()) < 1.5
+    jensen = (torch.logsumexp(mean + 0.5 * variance, 1) - expected_normaliser(mean, variance)).sum(1)
+    assert bool(
+        (each - bound < 0.5 * (each - bound + jensen)).all()
+    )  # less than half of the gap of Jensen's inequality
     without = Categorical().expected_log_prob(mean, 0 * variance, y)
     torch.testing.assert_close(without, Categorical().log_prob(mean, y))
 

@@ -151,6 +151,24 @@ def test_factors_of_one_dense_layer_are_near_one():
     assert abs(factor - 1) < 0.2  # 12 independent numbers in effect, 400 draws: a standard error of 0.02
 
 
+def test_the_last_factor_weighs_logits_by_what_they_decide():
+    """Fitted to the same draws on the same inputs, the weighted sums of variances agree to rounding."""
+    bnn, plain = (bayesian(dense(), posterior="normal", initial_std=0.3) for _ in range(2))
+    calibrate_moments(bnn, X, draws=50, generator=seeded(3), likelihood="categorical")
+    calibrate_moments(plain, X, draws=50, generator=seeded(3))
+    first, second = bnn.calibration.moment_factors, plain.calibration.moment_factors
+    assert first[:-1] == second[:-1]
+    mean, variance = output(bnn, X)
+    rng, drawn = seeded(3), []
+    for _ in range(50):
+        with torch.no_grad():
+            drawn.append(functional_call(bnn.to_module("mean"), bnn.draw(rng), (X,)))
+    weight = mean.softmax(1) * (1 - mean.softmax(1))
+    torch.testing.assert_close((weight * variance).sum(), (weight * torch.stack(drawn).var(0)).sum())
+    with pytest.raises(ParameterError, match="there is no such likelihood"):
+        calibrate_moments(bnn, X, likelihood="categoric")
+
+
 def test_factors_are_kept_with_the_network(tmp_path):
     bnn = calibrate_moments(bayesian(dense(), posterior="normal"), X)
     factors, wanted = bnn.calibration.moment_factors, predict(bnn, X, draws="moments")

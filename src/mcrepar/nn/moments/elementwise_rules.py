@@ -1,7 +1,7 @@
 """Rules of activation functions: mean and variance of f(x) for a Normal x.
 
-Maxima of Normals have closed forms (Clark 1961), and with them ReLU and its relatives; smooth functions take 16 nodes
-of Gauss and Hermite. Variances are computed as v times a function of m / sqrt(v): m^2 does not cancel.
+ReLU has a closed form, and with it whatever is made of maxima (Clark 1961); smooth functions take 16 nodes of Gauss and
+Hermite. Variances are computed as v times a function of m / sqrt(v): m^2 does not cancel.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from mcrepar.distributions.quadrature import normal_nodes
 from mcrepar.nn.moments.linear_rules import square
-from mcrepar.nn.moments.row import Row
-from mcrepar.nn.moments.tensor import MomentTensor, moments, refusal
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
 
 NODES = 16
 BLOCK = 2**15  # numbers of an activation that are worked on at once: temporaries stay in the cache
@@ -26,17 +25,18 @@ ROOT_HALF, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 Pair = tuple[Tensor, Tensor]
 
 
-def least(v: Tensor) -> float:
-    """The smallest variance to divide by: m / sqrt(v) and its square stay finite."""
-    return math.sqrt(torch.finfo(v.dtype).tiny)
+def root(v: Tensor) -> Tensor:
+    """A standard deviation to divide by: m / sqrt(v) and its square stay finite."""
+    return v.clamp_min(math.sqrt(torch.finfo(v.dtype).tiny)).sqrt()
 
 
 def blockwise(f: Callable[[Tensor, Tensor], Pair], m: Tensor, v: Tensor) -> Pair:
-    """f(m, v) for a function of single numbers, in blocks where no graph is kept."""
-    dense = m.device.type == "cpu" and m.stride() == v.stride() and _dense(m)
-    if torch.is_grad_enabled() or not dense or m.numel() <= BLOCK or torch.compiler.is_compiling():
+    """f(m, v) for a function of single numbers, without a graph, in blocks where memory has no gaps."""
+    if m.device.type != "cpu" or m.numel() <= BLOCK or torch.compiler.is_compiling():
         return f(m, v)
     out, spread = torch.empty_like(m), torch.empty_like(v)
+    if not m.stride() == v.stride() == out.stride():
+        return f(m, v)
     flat = [t.as_strided((t.numel(),), (1,)) for t in (m, v, out, spread)]
     for k in range(0, m.numel(), BLOCK):
         mk, vk, ok, sk = (t[k : k + BLOCK] for t in flat)
@@ -44,14 +44,6 @@ def blockwise(f: Callable[[Tensor, Tensor], Pair], m: Tensor, v: Tensor) -> Pair
         ok.copy_(first)
         sk.copy_(second)
     return out, spread
-
-
-def _dense(t: Tensor) -> bool:
-    """Whether the numbers fill a piece of memory without gaps, in whatever order of dimensions."""
-    return t.is_contiguous() or (t.dim() in (4, 5) and t.is_contiguous(memory_format=FORMATS[t.dim()]))
-
-
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 # ---- maxima
@@ -66,14 +58,13 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, m: Tensor, v: Tensor) -> Pair:
         ctx.save_for_backward(m, v)
-        with torch.no_grad():
-            return blockwise(_relu_block, m, v)
+        return blockwise(_relu_block, m, v)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> Pair:
         m, v = ctx.saved_tensors
-        s = v.clamp_min(least(v)).sqrt()
+        s = root(v)
         a = (m / s).clamp_(-BEYOND, BEYOND)
         upper, phi = 0.5 + 0.5 * torch.erf(a * ROOT_HALF), torch.exp(-0.5 * a * a) * DENSITY
         mean = m * upper + s * phi
@@ -84,7 +75,7 @@ class _Relu(torch.autograd.Function):
 
 
 def _relu_block(m: Tensor, v: Tensor) -> Pair:
-    s = v.clamp_min(least(v)).sqrt_()
+    s = root(v)
     a = (m / s).clamp_(-BEYOND, BEYOND)
     e, q = torch.erf(a * ROOT_HALF), a * a
     phi = torch.exp(q * -0.5).mul_(DENSITY)
@@ -95,136 +86,88 @@ def _relu_block(m: Tensor, v: Tensor) -> Pair:
     return mean, upper.mul_(v).clamp_min_(0.0)
 
 
-def relu(func: Any, x: MomentTensor) -> MomentTensor:
+def positive(m: Tensor, v: Tensor) -> Pair:
     """max(x, 0)."""
-    if torch.is_grad_enabled():
-        return MomentTensor(*_Relu.apply(x.expectation, x.variance))  # type: ignore[no-untyped-call]
-    return MomentTensor(*blockwise(_relu_block, x.expectation, x.variance))
+    found: Pair = _Relu.apply(m, v)  # type: ignore[no-untyped-call]
+    return found
+
+
+def signed(m: Tensor, v: Tensor) -> Tensor:
+    """P(x > 0) - P(x < 0)."""
+    return torch.erf(m / root(v) * ROOT_HALF)
 
 
 def leaky_relu(func: Any, x: MomentTensor, negative_slope: Any = 0.01) -> MomentTensor:
     """c x + (1 - c) max(x, 0), with Cov(x, max(x, 0)) = v Phi; c = -1 is the absolute value."""
     m, v, c = x.expectation, x.variance, negative_slope
-    positive = relu(func, x)
-    upper = 0.5 + 0.5 * torch.erf(m / v.clamp_min(least(v)).sqrt() * ROOT_HALF)
-    mean = c * m + (1 - c) * positive.expectation
-    variance = (c * c + 2 * c * (1 - c) * upper) * v + (1 - c) ** 2 * positive.variance
-    return MomentTensor(mean, variance)
+    mean, variance = positive(m, v)
+    return MomentTensor(c * m + (1 - c) * mean, (c + c * (1 - c) * signed(m, v)) * v + (1 - c) ** 2 * variance)
 
 
 def prelu(func: Any, x: Any, weight: Any) -> MomentTensor:
-    """Leaky ReLU with one slope per channel."""
-    if isinstance(weight, MomentTensor) or not isinstance(x, MomentTensor):
-        raise refusal("prelu with a random slope")
-    ones = [1] * (x.dim() - 2)
-    return leaky_relu(func, x, weight if weight.numel() == 1 else weight.view(-1, *ones))
+    """Leaky ReLU with one slope c per channel; a random slope adds Var[c] E min(x, 0)^2."""
+    m, v = moments(x, zeros=True)
+    c, cv = (t if t is None or t.numel() == 1 else t.view(-1, *[1] * (x.dim() - 2)) for t in moments(weight))
+    out = leaky_relu(func, MomentTensor(m, v), c)
+    if cv is None:
+        return out
+    mean, variance = positive(-m, v)
+    return MomentTensor(out.expectation, out.variance + cv * (mean * mean + variance))
 
 
 def maximum(a: Pair, b: Pair) -> Pair:
-    """max(a, b) of independent Normals: b + max(a - b, 0), t^2 = Var a + Var b (Clark)."""
+    """max(a, b) = b + max(a - b, 0) of independent Normals: Var = Var max(a - b, 0) - Var b (P(a > b) - P(a < b))."""
     (m, v), (n, w) = a, b
-    whole = v + w
-    t = whole.clamp_min(least(whole)).sqrt()
-    c = ((m - n) / t).clamp(-BEYOND, BEYOND)
-    e, phi = torch.erf(c * ROOT_HALF), torch.exp(-0.5 * c * c) * DENSITY
-    upper = 0.5 + 0.5 * e
-    shape = 0.25 * c * c * (1 - e * e) - phi * (c * e + phi)
-    return n + (m - n) * upper + t * phi, (w + (v - w) * upper + whole * shape).clamp_min(0.0)
-
-
-def larger(func: Any, a: Any, b: Any) -> MomentTensor:
-    """torch.maximum."""
-    pairs = [(m, torch.zeros_like(m) if v is None else v) for m, v in (moments(a), moments(b))]
-    return MomentTensor(*maximum(*pairs))
-
-
-def smaller(func: Any, a: Any, b: Any) -> MomentTensor:
-    """torch.minimum, -max(-a, -b)."""
-    pairs = [(-m, torch.zeros_like(m) if v is None else v) for m, v in (moments(a), moments(b))]
-    mean, variance = maximum(*pairs)
-    return MomentTensor(-mean, variance)
-
-
-def clipped(m: Tensor, v: Tensor, low: float, high: float) -> Pair:
-    """min(max(x, low), high): the integrals of x and x^2 between the two, and what lies beyond."""
-    s = v.clamp_min(least(v)).sqrt()
-    shift = m.clamp(low, high)  # moments about a point near them, so that squares do not cancel
-    d, parts = m - shift, []
-    for edge in (low, high):
-        z = ((edge - m) / s).clamp(-BEYOND, BEYOND)
-        parts.append((0.5 + 0.5 * torch.erf(z * ROOT_HALF), torch.exp(-0.5 * z * z) * DENSITY))
-    (below, phi_low), (under, phi_high) = parts
-    lo, hi, inside = low - shift, high - shift, under - below
-    if math.isinf(low):
-        lo = torch.zeros_like(shift)
-    if math.isinf(high):
-        hi = torch.zeros_like(shift)
-    mean = lo * below + hi * (1 - under) + d * inside + s * (phi_low - phi_high)
-    second = lo * lo * below + hi * hi * (1 - under) + (d * d + v) * inside
-    second = second + s * ((d + lo) * phi_low - (d + hi) * phi_high)
-    return shift + mean, (second - mean * mean).clamp_min(0.0)
+    mean, variance = positive(m - n, v + w)
+    return n + mean, (variance - w * signed(m - n, v + w)).clamp_min(0.0)
 
 
 def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> MomentTensor:
-    """torch.clamp with numbers."""
+    """low + max(x - low, 0) - max(x - high, 0), of which the latter two are dependent."""
     if any(isinstance(limit, Tensor) for limit in (min, max)):
         raise refusal("clamp by tensors")
+    m, v = x.expectation, x.variance
     low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
-    return MomentTensor(*clipped(x.expectation, x.variance, low, high))
-
-
-def hardtanh(func: Any, x: MomentTensor, min_val: float = -1.0, max_val: float = 1.0) -> MomentTensor:
-    """A clamp."""
-    return clamp(func, x, min_val, max_val)
-
-
-def hardsigmoid(func: Any, x: MomentTensor) -> MomentTensor:
-    """clamp(x + 3, 0, 6) / 6."""
-    mean, variance = clipped(x.expectation + 3, x.variance, 0.0, 6.0)
-    return MomentTensor(mean / 6, variance / 36)
+    if math.isinf(low) and math.isinf(high):
+        return x
+    if math.isinf(high):
+        mean, variance = positive(m - low, v)
+        return MomentTensor(low + mean, variance)
+    if math.isinf(low):
+        mean, variance = positive(high - m, v)
+        return MomentTensor(high - mean, variance)
+    (first, variance), (second, less) = positive(m - low, v), positive(m - high, v)
+    left = positive(high - m, v)[0] - positive(low - m, v)[0]  # E (high - x), which does not cancel where x > high
+    return MomentTensor(low + first - second, (variance - less - 2 * second * left).clamp_min(0.0))
 
 
 # ---- smooth functions
 
 
 class _Smooth(torch.autograd.Function):
-    """sum_n w_n f(m + s x_n), and its variance; the four slopes are accumulated beside them, and nothing else kept."""
+    """sum_n w_n f(m + s x_n), and its variance; backward evaluates f once more, so that no node is saved."""
 
     @staticmethod
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
-        s = v.clamp_min(least(v)).sqrt()
-        centre = f(m)
-        sums = [torch.zeros_like(m) for _ in range(6)]  # d, d^2, and their slopes in m and s; d = f(m + s x) - f(m)
-        for x, w in normal_nodes(NODES):
-            with torch.enable_grad():
-                u = (m + s * x).requires_grad_()
-                value = f(u)
-            (slope,) = torch.autograd.grad(value, u, torch.ones_like(u))
-            d = value.detach() - centre
-            for into, term in zip(sums, (d, d * d, slope, x * slope, d * slope, x * d * slope), strict=True):
-                into.add_(term, alpha=w)
-        mean, second, mean_m, mean_s, half_m, half_s = sums
-        ctx.save_for_backward(s, mean_m, mean_s, 2 * (half_m - mean * mean_m), 2 * (half_s - mean * mean_s))
-        return centre + mean, (second - mean * mean).clamp_min_(0.0)
+        pair = blockwise(lambda m, v: _quadrature(f, m, v), m, v)
+        ctx.f = f
+        ctx.save_for_backward(m, v, pair[0])
+        return pair
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> tuple[None, Tensor, Tensor]:
-        s, mean_m, mean_s, variance_m, variance_s = ctx.saved_tensors
-        by_s = mean_grad * mean_s + variance_grad * variance_s
-        return None, mean_grad * mean_m + variance_grad * variance_m, by_s / (2 * s)
-
-
-def smooth(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
-    """Any smooth function of single numbers, by quadrature."""
-
-    def f(u: Tensor) -> Tensor:
-        value: Tensor = func(u, *rest, **named)
-        return value
-
-    if torch.is_grad_enabled():
-        return MomentTensor(*_Smooth.apply(f, x.expectation, x.variance))  # type: ignore[no-untyped-call]
-    return MomentTensor(*blockwise(lambda m, v: _quadrature(f, m, v), x.expectation, x.variance))
+        m, v, mean = ctx.saved_tensors
+        s, by_m, by_s = root(v), torch.zeros_like(m), torch.zeros_like(m)
+        for x, w in normal_nodes(NODES):
+            with torch.enable_grad():
+                u = (m + s * x).requires_grad_()
+                value = ctx.f(u)
+            weight = mean_grad + 2 * variance_grad * (value.detach() - mean)
+            (slope,) = torch.autograd.grad(value, u, weight)
+            by_m.add_(slope, alpha=w)
+            by_s.add_(slope, alpha=w * x)
+        return None, by_m, by_s / (2 * s)
 
 
 def _quadrature(f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
@@ -236,6 +179,22 @@ def _quadrature(f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
         second.addcmul_(d, d, value=w)
     second.addcmul_(mean, mean, value=-1).clamp_min_(0.0)
     return mean.add_(centre), second
+
+
+def smooth(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
+    """Any smooth function of single numbers, by quadrature."""
+
+    def f(u: Tensor) -> Tensor:
+        value: Tensor = func(u, *rest, **named)
+        return value
+
+    return MomentTensor(*_Smooth.apply(f, x.expectation, x.variance))  # type: ignore[no-untyped-call]
+
+
+def glu(func: Any, x: Any, dim: int = -1) -> Any:
+    """a sigmoid(b), by the rules of both."""
+    a, b = x.chunk(2, dim)
+    return a * b.sigmoid()
 
 
 def power(func: Any, x: Any, exponent: Any) -> MomentTensor:
@@ -253,21 +212,21 @@ def exponential(func: Any, x: MomentTensor) -> MomentTensor:
 
 SMOOTH = (
     "gelu", "silu", "tanh", "sigmoid", "softplus", "elu", "celu", "selu", "mish", "log_sigmoid", "softsign",
-    "tanhshrink", "sin", "cos", "erf", "expm1",
+    "tanhshrink", "hardswish", "sin", "cos", "erf", "expm1",
 )  # fmt: skip
 ELEMENTWISE_RULES: Mapping[str, Row] = {
-    "relu": Row(relu),
+    "relu": Row(lambda func, x: MomentTensor(*positive(x.expectation, x.variance))),
     "leaky_relu": Row(leaky_relu),
     "prelu": Row(prelu),
     **{name: Row(lambda func, x: leaky_relu(func, x, -1.0)) for name in ("abs", "__abs__", "absolute")},
-    "maximum": Row(larger, fitted=2),
-    "minimum": Row(smaller, fitted=2),
-    "clamp": Row(clamp),
-    "clip": Row(clamp),
-    "hardtanh": Row(hardtanh),
-    "relu6": Row(lambda func, x: clamp(func, x, 0.0, 6.0)),
-    "hardsigmoid": Row(hardsigmoid),
+    "maximum": Row(lambda func, a, b: MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True))), fitted=2),
+    "minimum": Row(lambda func, a, b: -torch.maximum(-a, -b), composite=True),
+    **{name: Row(clamp) for name in ("clamp", "clip")},
+    "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val), composite=True),
+    "relu6": Row(lambda func, x: x.clamp(0.0, 6.0), composite=True),
+    "hardsigmoid": Row(lambda func, x: (x + 3).clamp(0.0, 6.0) / 6, composite=True),
     **{name: Row(smooth) for name in SMOOTH},
+    "glu": Row(glu, composite=True),
     "pow": Row(power),
     "exp": Row(exponential),
 }

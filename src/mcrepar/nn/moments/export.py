@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.batches import Output, the_tensor
+from mcrepar.nn.batches import Output
 from mcrepar.nn.module import BayesianModule, random_parts
-from mcrepar.nn.moments.moment_pass import Scaling, check_moments
-from mcrepar.nn.moments.rules import settling
+from mcrepar.nn.moments.moment_pass import Factor, check_moments, scaled, weight_moments
 from mcrepar.nn.moments.tensor import Factors, MomentTensor
-from mcrepar.nn.moments.weights import weight_moments
 from mcrepar.nn.passes import evaluating, stored_statistics
-from mcrepar.nn.swap import plain_copy, slot
+from mcrepar.nn.swap import plain_copy
 
 
 class MomentModule(nn.Module):
@@ -29,41 +28,26 @@ class MomentModule(nn.Module):
     """
 
     def __init__(
-        self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[tuple[str, float], ...], output: Output
+        self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[Factor, ...], output: Output
     ) -> None:
         super().__init__()
         self.net, self.factors, self.output = net, factors, output
-        self.names = list(weights)
-        self.forms = [weight.factors is not None for weight in weights.values()]
+        self.parts = {name: 1 + len(weight.factors or ()) for name, weight in weights.items()}
         for k, weight in enumerate(weights.values()):
-            parts = [weight.variance]
-            if weight.factors is not None:
-                parts = [weight.factors.weight, *weight.factors.outputs, *weight.factors.inputs]
-            for j, part in enumerate(parts):
+            for j, part in enumerate([weight.variance, *(weight.factors or ())]):
                 self.register_buffer(f"moment{k}_{j}", part.detach().clone())
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of the output."""
-        scaling, held = Scaling(self.factors), []
-        for k, (name, factored) in enumerate(zip(self.names, self.forms, strict=True)):
-            owner, last = slot(self.net, name)
-            mean = owner._parameters.pop(last)
-            held.append((owner, last, mean))
-            first, *rest = (getattr(self, f"moment{k}_{j}") for j in range(5 if factored else 1))
-            assert mean is not None
-            if factored:
-                factors = Factors(first, (rest[0], rest[1]), (rest[2], rest[3]))
-                vars(owner)[last] = MomentTensor(mean, torch.zeros_like(mean), factors)
-            else:
-                vars(owner)[last] = MomentTensor(mean, first)
-        try:
-            with settling(scaling if self.factors else lambda name, result: result):
-                out = the_tensor(self.net(*args, **kwargs), self.output)
-        finally:
-            for owner, last, mean in held:
-                vars(owner).pop(last, None)
-                owner._parameters[last] = mean
-        return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
+        held: dict[str, Tensor] = {}
+        for k, (name, count) in enumerate(self.parts.items()):
+            variance, *rank1 = (getattr(self, f"moment{k}_{j}") for j in range(count))
+            held[name] = MomentTensor(self.net.get_parameter(name), variance, Factors(*rank1) if rank1 else None)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(self.net, held, args, kwargs, tie_weights=False)
+
+        return scaled(call, self.factors, self.output, args, kwargs)
 
 
 def moment_module(bnn: nn.Module, *, output: Output = None) -> MomentModule:

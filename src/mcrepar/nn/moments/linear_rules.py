@@ -11,90 +11,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcrepar.errors import MethodError
-from mcrepar.nn.moments.row import Row
-from mcrepar.nn.moments.tensor import MomentTensor, moments, refusal
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal, unwritable
 
-DENSE = ("linear",)
-CONVOLUTIONS = tuple(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))
-LAYERS = {*DENSE, *CONVOLUTIONS}  # operations that know what to do with rank-1 factors
+LAYERS = {"linear", *(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))}  # these know rank-1 factors
 
 
-# ---- layers
+# ---- layers and products
 
 
 def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **named: Any) -> MomentTensor:
     """A dense or convolutional layer: one call for the mean, one for every random argument for the variance."""
     (x, xv), (w, wv), (b, bv) = moments(input), moments(weight), moments(bias)
-    channel = -1 if func.__name__ in DENSE else x.dim() - w.dim() + 1
-    if isinstance(weight, MomentTensor) and weight.factors is not None:
-        mean, variance = _factored(func, x, xv, weight, channel, rest, named)
+    channel = -1 if func.__name__ == "linear" else x.dim() - w.dim() + 1
+    factors = weight.factors if isinstance(weight, MomentTensor) else None
+
+    def call(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+        out: Tensor = func(x, w, b, *rest, **named)
+        return out
+
+    if factors is not None:  # Var r o (Wbar (s o x)) = r_v / r^2 y^2 + (Wbar^2 E r^2 E s^2) (x_v + s_v / E s^2 x^2)
+        share = _along(factors.inputs, x, channel)
+        mean, u = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x * x, share)
+        variance = torch.addcmul(call(u, factors.square), mean * mean, _along(factors.outputs, mean, channel))
         mean = mean if b is None else mean + _along(b, mean, channel)
     else:
-        mean = func(x, w, b, *rest, **named)
-        parts = []
-        if wv is not None:
-            parts.append(func(x * x if xv is None else torch.addcmul(xv, x, x), wv, None, *rest, **named))
-        if xv is not None:
-            parts.append(func(xv, w * w, None, *rest, **named))
-        variance = _sum(parts) if parts else torch.zeros_like(mean)
+        mean = call(x, w, b)
+        variance = torch.zeros_like(mean) if xv is None and wv is None else spread(call, x, xv, w, wv)
     return MomentTensor(mean, variance if bv is None else variance + _along(bv, mean, channel))
-
-
-def _factored(
-    func: Any, x: Tensor, xv: Tensor | None, weight: MomentTensor, channel: int, rest: Any, named: Any
-) -> tuple[Tensor, Tensor]:
-    """r o (Wbar (s o x)): Var u = s_v (x^2 + x_v) + s^2 x_v, and of r o z likewise.
-
-    E r and E s are inside the weights of both calls: with p = r_v / r^2 it is Var y = p y^2 + (1 + p) r^2 z_v.
-    """
-    assert weight.factors is not None
-    (r, rv), (s, sv) = weight.factors.outputs, weight.factors.inputs
-    s, sv = (_along(t, x, channel) for t in (s, sv))
-    uv = _sum([x * x * sv] if xv is None else [x * x * sv, xv * (sv + s * s)])
-    y = func(x, weight.expectation, None, *rest, **named)
-    yv = func(uv, weight.factors.weight.square(), None, *rest, **named)
-    r, rv = (_along(t, y, channel) for t in (r, rv))
-    share = rv / (r * r).clamp_min(torch.finfo(r.dtype).tiny ** 0.5)
-    return y, torch.addcmul(yv * (rv + r * r), y * y, share)
 
 
 def _along(values: Tensor, like: Tensor, channel: int) -> Tensor:
     """One number per channel, in a shape that multiplies activations."""
-    channel %= like.dim()
-    return values.to(like.dtype).view([-1 if k == channel else 1 for k in range(like.dim())])
+    return values.to(like.dtype).view([-1 if k == channel % like.dim() else 1 for k in range(like.dim())])
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    """The sum of fresh tensors; the first is written to where no graph needs it."""
-    if torch.is_grad_enabled():
-        return sum(parts[1:], parts[0])
-    for part in parts[1:]:
-        parts[0].add_(part)
-    return parts[0]
-
-
-def embedding(func: Any, input: Tensor, weight: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
-    """The rows of the words."""
-    if isinstance(input, MomentTensor):
-        raise refusal("embedding of random numbers")
-    return MomentTensor(*(func(input, w, *rest, **named) for w in (weight.expectation, weight.variance)))
-
-
-# ---- products and sums
+def spread(call: Callable[[Any, Any], Tensor], x: Any, xv: Tensor | None, y: Any, yv: Tensor | None) -> Tensor:
+    """Var f(x, y) of an operation that is linear in both: f(x^2 + x_v, y_v) + f(x_v, y^2)."""
+    if yv is None:
+        return call(xv, y * y)
+    first = call(x * x if xv is None else torch.addcmul(xv, x, x), yv)
+    if xv is None:
+        return first
+    return first + call(xv, y * y) if torch.is_grad_enabled() else first.add_(call(xv, y * y))
 
 
 def product(func: Any, a: Any, b: Any, *rest: Any, **named: Any) -> MomentTensor:
-    """Any operation that is linear in both: Var = f(a_v, b^2 + b_v) + f(a^2, b_v)."""
+    """Any operation that is linear in both arguments; a number times itself is a square."""
     if a is b and func.__name__.strip("_") in ("mul", "multiply"):
         return square(func, a)
     (x, xv), (y, yv) = moments(a), moments(b)
-    parts = []
-    if xv is not None:
-        parts.append(func(xv, y * y if yv is None else torch.addcmul(yv, y, y), *rest, **named))
-    if yv is not None:
-        parts.append(func(x * x, yv, *rest, **named))
-    return MomentTensor(func(x, y, *rest, **named), sum(parts[1:], parts[0]))
+    variance = spread(lambda p, q: func(p, q, *rest, **named), x, xv, y, yv)
+    return MomentTensor(func(x, y, *rest, **named), variance)
 
 
 def square(func: Any, x: MomentTensor) -> MomentTensor:
@@ -106,18 +73,9 @@ def square(func: Any, x: MomentTensor) -> MomentTensor:
 def einsum(func: Any, equation: str, *operands: Any) -> MomentTensor:
     """A product of two tensors by their indices."""
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    if len(tensors) != 2:
-        raise refusal(f"einsum of {len(tensors)} tensors")
-    return product(lambda a, b: func(equation, a, b), *tensors) if tensors[0] is not tensors[1] else _unlike(func)
-
-
-def _unlike(func: Any) -> MomentTensor:
-    raise refusal(f"{func.__name__} of a tensor with itself")
-
-
-def addmm(func: Any, input: Any, mat1: Any, mat2: Any, **named: Any) -> MomentTensor:
-    """input + mat1 @ mat2."""
-    return _sum_of_two(torch.add, input, product(torch.matmul, mat1, mat2)) if not named else _unlike(func)
+    if len(tensors) != 2 or tensors[0] is tensors[1]:
+        raise refusal(f"einsum of {'a tensor with itself' if len(tensors) == 2 else f'{len(tensors)} tensors'}")
+    return product(lambda a, b: func(equation, a, b), *tensors)
 
 
 def division(func: Any, a: Any, b: Any, **named: Any) -> MomentTensor:
@@ -128,35 +86,30 @@ def division(func: Any, a: Any, b: Any, **named: Any) -> MomentTensor:
     return MomentTensor(mean, (a.variance / (b * b)).expand_as(mean))
 
 
-def _sum_of_two(func: Any, a: Any, b: Any, **named: Any) -> MomentTensor:
-    """a + alpha b or a - alpha b; of a tensor with itself the sum is a multiple."""
-    (x, xv), (y, yv), alpha = moments(a), moments(b), named.get("alpha", 1)
-    mean: Tensor = func(x, y, **named)
+# ---- sums, views, and what puts numbers together
+
+
+def sum_of_two(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> MomentTensor:
+    """a + alpha b, a - alpha b or b - alpha a; of a tensor with itself the sum is a multiple."""
+    (x, xv), (y, yv), name = moments(a), moments(b), func.__name__
+    mean: Tensor = func(x, y, alpha=alpha) if alpha != 1 else func(x, y)
     if a is b:
-        sign = -1 if "sub" in func.__name__ else 1
-        return MomentTensor(mean, xv * (1 + sign * alpha) ** 2)
-    parts = [v * factor if factor != 1 else v for v, factor in ((xv, 1), (yv, alpha * alpha)) if v is not None]
+        return MomentTensor(mean, xv * (1 + (-alpha if "sub" in name else alpha)) ** 2)
+    scales = (alpha * alpha, 1) if "rsub" in name else (1, alpha * alpha)
+    parts = [v * scale if scale != 1 else v for v, scale in zip((xv, yv), scales, strict=True) if v is not None]
     if len(parts) == 2:
         return MomentTensor(mean, parts[0] + parts[1])
     return MomentTensor(mean, parts[0].expand_as(mean).clone())  # the sum and what was added may be written to
 
 
-def reduced_sum(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
-    """A sum over dimensions."""
-    return MomentTensor(func(x.expectation, *rest, **named), func(x.variance, *rest, **named))
-
-
-def reduced_mean(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
+def mean(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
     """The mean of n numbers: 1/n of the mean variance."""
-    mean = func(x.expectation, *rest, **named)
-    return MomentTensor(mean, func(x.variance, *rest, **named) * (mean.numel() / max(x.expectation.numel(), 1)))
-
-
-# ---- views, and what puts numbers together
+    m = func(x.expectation, *rest, **named)
+    return MomentTensor(m, func(x.variance, *rest, **named) * (m.numel() / max(x.expectation.numel(), 1)))
 
 
 def view(func: Any, x: Any, *rest: Any, **named: Any) -> Any:
-    """The same function of mean and variance: shapes, indices, copies, dtypes."""
+    """The same function of mean and variance: sums, shapes, indices, copies, dtypes."""
     if not isinstance(x, MomentTensor):
         raise refusal(f"{func.__name__} by random numbers")
     pair = func(x.expectation, *rest, **named), func(x.variance, *rest, **named)
@@ -165,21 +118,17 @@ def view(func: Any, x: Any, *rest: Any, **named: Any) -> Any:
     return type(pair[0])(MomentTensor(m, v) for m, v in zip(*pair, strict=True))
 
 
-def transposed(kind: str) -> Callable[..., MomentTensor]:
-    """x.T and its like, which torch dispatches as the getter of a property."""
-    return lambda func, x: MomentTensor(getattr(x.expectation, kind), getattr(x.variance, kind))
+def embedding(func: Any, input: Any, weight: Any, *rest: Any, **named: Any) -> MomentTensor:
+    """The rows of the words."""
+    if isinstance(input, MomentTensor):
+        raise refusal("embedding of random numbers")
+    return MomentTensor(*(func(input, w, *rest, **named) for w in (weight.expectation, weight.variance)))
 
 
 def joined(func: Any, tensors: Any, *rest: Any, **named: Any) -> MomentTensor:
     """Concatenation and stacking."""
-    pairs = [moments(x) for x in tensors]
-    variances = [torch.zeros_like(m) if v is None else v for m, v in pairs]
-    return MomentTensor(func([m for m, _ in pairs], *rest, **named), func(variances, *rest, **named))
-
-
-def padded(func: Any, x: MomentTensor, pad: Any, mode: str = "constant", value: float | None = None) -> MomentTensor:
-    """A constant is not random; reflections and the like are."""
-    return MomentTensor(func(x.expectation, pad, mode, value), func(x.variance, pad, mode))
+    means, variances = zip(*(moments(x, zeros=True) for x in tensors), strict=True)
+    return MomentTensor(func(means, *rest, **named), func(variances, *rest, **named))
 
 
 def chosen(func: Any, condition: Any, a: Any, b: Any) -> MomentTensor:
@@ -188,27 +137,15 @@ def chosen(func: Any, condition: Any, a: Any, b: Any) -> MomentTensor:
         raise refusal("nonzero")
     (x, xv), (y, yv) = moments(a), moments(b)
     mean = func(condition, x, y)
-    variance = func(
-        condition, *(torch.zeros((), dtype=mean.dtype, device=mean.device) if v is None else v for v in (xv, yv))
-    )
+    zero = mean.new_zeros(())
+    variance = func(condition, zero if xv is None else xv, zero if yv is None else yv)
     return MomentTensor(mean, variance.expand_as(mean))
-
-
-def masked_fill(func: Any, x: Any, mask: Any, value: Any) -> MomentTensor:
-    """What is filled in is not random."""
-    if isinstance(mask, MomentTensor) or isinstance(value, MomentTensor):
-        raise refusal("masked_fill by random numbers")
-    return MomentTensor(func(x.expectation, mask, value), func(x.variance, mask, 0.0))
 
 
 def set_item(func: Any, x: Any, index: Any, value: Any) -> None:
     """x[index] = value, in place."""
     if not isinstance(x, MomentTensor):
-        raise MethodError(
-            "draws='moments' with random numbers that are written into an ordinary tensor",
-            "it has no place for their variance",
-            "draws=100, or torch.cat and torch.stack in the network",
-        )
+        raise unwritable("torch.cat and torch.stack in the network")
     mean, variance = moments(value)
     x.expectation[index] = mean
     x.variance[index] = 0.0 if variance is None else variance
@@ -223,25 +160,28 @@ VIEWS = (
     "detach", "to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda", "flip", "roll", "tile",
     "take_along_dim", "diagonal", "unfold", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "view_as",
     "reshape_as", "requires_grad_", "broadcast_to", "tril", "triu", "ravel", "__iter__", "atleast_1d", "rot90",
-    "adjoint",
+    "adjoint", "T", "mT", "H", "mH", "data",
 )  # fmt: skip
 LINEAR_RULES: Mapping[str, Row] = {
     **{name: Row(layer, fitted=1) for name in sorted(LAYERS)},
     "embedding": Row(embedding),
     **{name: Row(product, fitted=2) for name in ("mul", "multiply", "matmul", "__rmatmul__", "bmm", "mm", "mv", "dot")},
     "einsum": Row(einsum, fitted=2),
-    "addmm": Row(addmm, fitted=1),
+    "addmm": Row(lambda func, x, a, b, *, beta=1, alpha=1: torch.add(beta * x, a @ b, alpha=alpha), composite=True),
     "square": Row(square),
     **{name: Row(division) for name in ("div", "divide", "true_divide")},
-    **{name: Row(_sum_of_two, fitted=2) for name in ("add", "sub", "subtract", "__rsub__", "rsub")},
+    **{name: Row(sum_of_two, fitted=2) for name in ("add", "sub", "subtract", "__rsub__", "rsub")},
     "neg": Row(lambda func, x: MomentTensor(-x.expectation, x.variance.clone())),
-    "sum": Row(reduced_sum, fitted=1),
-    "mean": Row(reduced_mean, fitted=1),
+    "sum": Row(view, fitted=1),
+    "mean": Row(mean, fitted=1),
     **{name: Row(view) for name in VIEWS},
-    **{kind: Row(transposed(kind)) for kind in ("T", "mT", "H", "mH", "data")},
     **{name: Row(joined) for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")},
-    "pad": Row(padded),
+    "pad": Row(
+        lambda func, x, pad, mode="constant", value=None: MomentTensor(
+            func(x.expectation, pad, mode, value), func(x.variance, pad, mode)
+        )
+    ),  # a constant is not random
     "where": Row(chosen),
-    "masked_fill": Row(masked_fill),
+    "masked_fill": Row(lambda func, x, mask, value: torch.where(mask, value, x), composite=True),
     "__setitem__": Row(set_item, composite=True),
 }

@@ -7,27 +7,33 @@ dependent. One factor per layer, pooling included, repairs most of it. Factors a
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import MomentTensor
-from mcrepar.nn.moments.weights import check_variances, weight_moments
+from mcrepar.nn.moments.tensor import Factors, MomentTensor, moments
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
+from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.nn.rank1 import RankOne
 from mcrepar.nn.swap import frozen_weights
 from mcrepar.validation import check_generator, whole_number
 
 Moments = tuple[Tensor, Tensor]  # mean and variance of the output
 CHUNK = 8  # draws that are in memory at once while factors are fitted
 Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
+
+
+# ---- weights
 
 
 def check_moments(net: nn.Module) -> list[BayesianModule]:
@@ -40,8 +46,59 @@ def check_moments(net: nn.Module) -> list[BayesianModule]:
                 "frozen weights are one network, without a variance",
                 "draws=1 there, or draws='moments' outside of it",
             )
-        check_variances(part)
+        for tensor in (tensor for random in random_tensors(part).values() for tensor in random.tensors):
+            if not _has_variance(tensor):
+                raise MethodError(
+                    f"draws='moments' with posterior {tensor.options.posterior.name!r} for {tensor.name}",
+                    "its weights have no finite variance",
+                    "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+                )
     return parts
+
+
+def _has_variance(tensor: RandomTensor) -> bool:
+    """By its noise; where weights are exp(scale xi), by the scales too."""
+    if tensor.options.posterior.form.outer is EXP:
+        with torch.no_grad():
+            return bool(tensor.posterior.variance.isfinite().all())
+    return tensor.options.posterior.form.outer is LOG or tensor.options.posterior.noise.finite(2.0)
+
+
+def weight_moments(bnn: BayesianModule, member: int = 0) -> dict[str, MomentTensor]:
+    """The moments of all random weights by their names; of one member where factors have several."""
+    found, member = dict[str, MomentTensor](), member % max(bnn.members, 1)
+    for names, tensor in random_tensors(bnn).items():
+        pair = _factored(tensor, member) if isinstance(tensor, RankOne) else MomentTensor(*_moments(tensor))
+        found |= dict.fromkeys(names, pair)
+    return found
+
+
+def _moments(tensor: RandomTensor | Any) -> tuple[Tensor, Tensor]:
+    q = tensor.posterior
+    v = q.variance.to(q.dtype).expand(q.shape)
+    if tensor.hold is not None:
+        v = torch.cat([v[: tensor.hold], torch.zeros_like(v[:1]), v[tensor.hold :]])
+    return tensor.mean(), v
+
+
+def _factored(tensor: RankOne, member: int) -> MomentTensor:
+    """Wbar with the moments of its factors; an embedding has factors of its outputs alone, and needs no more."""
+    wbar, by_output, by_input = tensor.weight, tensor.by_output, tensor.by_input
+    r, rv = _moments(tensor.outputs[member])
+    if not len(tensor.inputs):
+        return MomentTensor(wbar * r.view(by_output), wbar.square() * rv.view(by_output))
+    s, sv = _moments(tensor.inputs[member])
+    r2, s2 = r * r, s * s + sv
+    mean, square = (
+        (w.view(tensor.grouped) * a.view(by_output) * b.view(by_input)).view_as(wbar)
+        for w, a, b in ((wbar, r, s), (wbar.square(), r2 + rv, s2))
+    )
+    least = torch.finfo(r.dtype).tiny ** 0.5  # to divide by
+    factors = Factors(square, rv / r2.clamp_min(least), sv / s2.clamp_min(least))
+    return MomentTensor(mean, torch.zeros_like(wbar), factors)
+
+
+# ---- passes
 
 
 @contextlib.contextmanager
@@ -53,27 +110,26 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
         output: what to take of a network that returns more than a tensor.
         member: of rank-1 factors with several members.
     """
-    weights = _moments_of_parts(net, member)
     factors = calibration_of(net).moment_factors
+    with holding(_moments_of_parts(net, member)):
+        yield lambda *args, **kwargs: scaled(net, factors, output, args, kwargs)
 
-    def run(*args: Any, **kwargs: Any) -> Moments:
-        scaling = Scaling(factors) if factors else None
-        with settling(scaling) if scaling else contextlib.nullcontext():
-            out = the_tensor(net(*args, **kwargs), output)
-        if scaling:
-            scaling.check_end()
-        return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
 
-    with holding(weights):
-        yield run
+def scaled(
+    net: Callable[..., Any], factors: Sequence[Factor], output: Output, args: Any, kwargs: Mapping[str, Any]
+) -> Moments:
+    """Mean and variance of the output of a network that holds moments of weights, by these factors."""
+    scaling = Scaling(factors)
+    with settling(scaling) if factors else contextlib.nullcontext():
+        out = the_tensor(net(*args, **kwargs), output)
+    if factors:
+        scaling.check()
+    return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
 
 
 def _moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
     """What every Bayesian part meets in the place of its weights and norm statistics."""
-    return {
-        part: {**weight_moments(part, member % max(part.members, 1)), **stored_statistics(part)}
-        for part in random_parts(net)
-    }
+    return {part: {**weight_moments(part, member), **stored_statistics(part)} for part in random_parts(net)}
 
 
 def members_of(net: nn.Module) -> int:
@@ -100,7 +156,6 @@ def output_moments(net: nn.Module, batches: Batches, output: Output = None) -> l
 # ---- factors
 
 
-@dataclass
 class Scaling:
     """Multiplies the variances of a pass by factors that were fitted, in the order of its operations.
 
@@ -108,79 +163,31 @@ class Scaling:
         factors: one for every operation that has one.
     """
 
-    factors: Sequence[Factor]
-    count: int = 0
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        self.factors, self.count = factors, 0
 
     def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        if self.count >= len(self.factors) or self.factors[self.count][0] != name:
-            raise self._differs(name)
+        """The result with its factor."""
+        self.check(name)
         factor = self.factors[self.count][1]
         self.count += 1
         return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
 
-    def check_end(self) -> None:
-        """Refuse factors of a longer pass."""
-        if self.count != len(self.factors):
-            raise self._differs("the end")
-
-    def _differs(self, name: str) -> MethodError:
+    def check(self, name: str = "the end") -> None:
+        """Refuse factors of another pass."""
         there = self.factors[self.count][0] if self.count < len(self.factors) else "the end"
-        return MethodError(
-            "draws='moments' with fitted factors",
-            f"operation {self.count} is {name}, and when factors were fitted it was {there}",
-            "mcrepar.calibrate_moments(bnn, x) once more, with the network as it is now",
-        )
-
-
-class Spreads:
-    """The variance of draws at every operation, summed over its numbers; draws come in chunks, a pass for each."""
-
-    def __init__(self) -> None:
-        self.sums: list[tuple[Tensor, Tensor]] = []  # over draws, of what is beside the pass's mean and of its square
-        self.draws = self.count = 0
-
-    def start(self, draws: int) -> None:
-        """A pass with this many other draws."""
-        self.draws, self.count = self.draws + draws, 0
-
-    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        away = torch.stack(result.samples).double() - result.expectation
-        found = away.sum(0), away.square().sum(0)
-        if self.count == len(self.sums):
-            self.sums.append(found)
-        else:
-            for total, more in zip(self.sums[self.count], found, strict=True):
-                total += more
-        self.count += 1
-        return result
-
-    def variances(self) -> list[float]:
-        """One number for every operation."""
-        n = self.draws
-        return [float((second - first.square() / n).sum()) / (n - 1) for first, second in self.sums]
-
-
-@dataclass
-class Fitting:
-    """Finds the factor of every operation, and goes on with the variances that it gives.
-
-    Args:
-        variances: of draws, summed over the numbers of an operation.
-    """
-
-    variances: Sequence[float]
-    factors: list[Factor] = field(default_factory=list)
-
-    def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
-        here = float(result.variance.double().sum())
-        factor = self.variances[len(self.factors)] / here if here > 0 else 1.0
-        self.factors.append((name, factor))
-        return MomentTensor(result.expectation, result.variance * factor)
+        if there != name:
+            raise MethodError(
+                "draws='moments' with fitted factors",
+                f"operation {self.count} is {name}, and when factors were fitted it was {there}",
+                "mcrepar.calibrate_moments(bnn, x) once more, with the network as it is now",
+            )
 
 
 def calibrate_moments(
-    bnn: nn.Module, x: Any, draws: int = 128, generator: torch.Generator | None = None, *, output: Output = None
-) -> nn.Module:
+    bnn: nn.Module, x: Any, draws: int = 128, generator: torch.Generator | None = None, *,
+    likelihood: Likelihood | str | None = None, output: Output = None,
+) -> nn.Module:  # fmt: skip
     """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
 
     factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. Factors are
@@ -192,6 +199,8 @@ def calibrate_moments(
         draws: how many draws they are fitted to; the relative error of a factor is up to sqrt(2 / draws), for the
             activations of a layer share the noise of its weights.
         generator: the source of the draws; None is the default RNG.
+        likelihood: weighs the outputs for the last factor by Var[y | output], for classes p (1 - p): variances of
+            logits matter where the class is in doubt. None weighs them alike.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
     >>> from mcrepar import bayesian
@@ -203,12 +212,12 @@ def calibrate_moments(
     draws = whole_number("draws", draws, least=2)
     check_generator(generator)
     check_moments(bnn)
-    batches = Batches(x, 2**62, bnn)
+    batches, chosen = Batches(x, 2**62, bnn), likelihood_of(likelihood)
     with evaluating(bnn), torch.no_grad():
         call = next(iter(batches), None)
         if call is None:
             raise ParameterError("calibrate_moments(bnn, x)", "x holds no batch", "at least one example")
-        found = [_fit(bnn, call, draws, generator, output, member) for member in range(members_of(bnn))]
+        found = [_fit(bnn, call, draws, generator, chosen, output, member) for member in range(members_of(bnn))]
     calibration_of(bnn).moment_factors = tuple(
         (name, sum(f[k][1] for f in found) / len(found)) for k, (name, _) in enumerate(found[0])
     )
@@ -216,35 +225,55 @@ def calibrate_moments(
 
 
 def _fit(
-    net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, output: Output, member: int
-) -> list[Factor]:
-    """The factors of one member's pass."""
+    net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, likelihood: Likelihood | None,
+    output: Output, member: int,
+) -> list[Factor]:  # fmt: skip
+    """The factors of one member's pass: of every operation in turn, with the factors of those before it."""
     args, kwargs = call
-    parts = {part: member % max(part.members, 1) for part in random_parts(net)}
-    spreads = Spreads()
+    sums: list[Tensor] = []  # of every operation, over draws: what is beside the pass's mean, and its square
+    found: list[Factor] = []
     for first in range(0, draws, CHUNK):
+        place = itertools.count()
+
+        def note(name: str, result: MomentTensor, first: int = first, place: Iterator[int] = place) -> MomentTensor:
+            away, k = torch.stack(result.samples).double() - result.expectation, next(place)
+            if first == 0:
+                sums.append(away.new_zeros(2, *result.shape))
+            sums[k] += torch.stack([away.sum(0), away.square().sum(0)])
+            return result
+
         count = min(CHUNK, draws - first)
-        spreads.start(count)
-        sampled = {part: sampled_moments(part, count, generator, which) for part, which in parts.items()}
-        with holding(sampled), settling(spreads):
-            the_tensor(net(*args, **kwargs), output)
-    fitting = Fitting(spreads.variances())
-    with holding(_moments_of_parts(net, member)), settling(fitting):
-        the_tensor(net(*args, **kwargs), output)
-    return fitting.factors
+        sampled = {part: sampled_moments(part, count, generator, member) for part in random_parts(net)}
+        with holding(sampled), settling(note):
+            out = the_tensor(net(*args, **kwargs), output)
+        if isinstance(out, MomentTensor):
+            note("output", out)
+    variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
+
+    def fit(name: str, result: MomentTensor) -> MomentTensor:
+        here = float(result.variance.double().sum())
+        found.append((name, float(variances[len(found)].sum()) / here if here > 0 else 1.0))
+        return MomentTensor(result.expectation, result.variance * found[-1][1])
+
+    with holding(_moments_of_parts(net, member)), settling(fit):
+        out = the_tensor(net(*args, **kwargs), output)
+    weight = None if likelihood is None else likelihood.aleatoric(moments(out)[0]).double()
+    if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
+        more = float((weight * variances[-1]).sum() / (weight * out.variance).sum().clamp_min(1e-300))
+        found[-1] = found[-1][0], found[-1][1] * more
+    return found
 
 
 def sampled_moments(
     part: BayesianModule, draws: int, generator: torch.Generator | None, member: int = 0
 ) -> dict[str, Tensor]:
     """The moments of all weights together with draws of them, which have norm statistics of their own."""
-    sampled = [complete(part, part.draw(generator, member)) for _ in range(draws)]
-    known: Mapping[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
-    found: dict[str, Tensor] = {}
-    for name, t in known.items():
+    sampled = [complete(part, part.draw(generator, member % max(part.members, 1))) for _ in range(draws)]
+    found: dict[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
+    for name, t in found.items():
         samples = tuple(draw[name] for draw in sampled)
         if isinstance(t, MomentTensor):
             found[name] = MomentTensor(t.expectation, t.variance, t.factors, samples)
-        else:
-            found[name] = MomentTensor(t, torch.zeros_like(t), None, samples) if t.is_floating_point() else t
+        elif t.is_floating_point():
+            found[name] = MomentTensor(t, torch.zeros_like(t), None, samples)
     return found

@@ -1,20 +1,24 @@
-"""Rules of norm layers and dropout.
+"""Rules of norm layers, dropout, softmax and attention.
 
 Batch norm in eval mode is affine, with the statistics that are stored; norms of single examples divide by the expected
-second moment of what they normalise.
+second moment of what they normalise. Softmax and attention have probabilities at the mean logits, whose spread is that
+of first order (the delta method).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mcrepar.nn.moments.row import Row
-from mcrepar.nn.moments.tensor import MomentTensor, moments
+from mcrepar.nn.moments.linear_rules import spread
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
 
 
 def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> MomentTensor:
@@ -30,94 +34,66 @@ def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> M
 
 
 def batch_norm(
-    func: Any,
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> MomentTensor:
+    func: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> MomentTensor:  # fmt: skip
     """Affine in eval mode; in training mode by the batch's expected statistics, which are stored as well."""
-    m, v = moments(input)
+    m, v = moments(input, zeros=True)
     shape, kept = [1, -1, *[1] * (m.dim() - 2)], [k for k in range(m.dim()) if k != 1]
-    (mean, _), (variance, _) = moments(running_mean), moments(running_var)
+    mean, variance = moments(running_mean)[0], moments(running_var)[0]
     if training or mean is None:
         running = mean, variance
         variance, mean = torch.var_mean(m, kept, correction=0)
-        variance = variance if v is None else variance + v.mean(kept)
+        variance, n = variance + v.mean(kept), m.numel() / m.shape[1]
         if running[0] is not None:
-            n = m.numel() / m.shape[1]
             for stored, found in zip(running, (mean, variance * (n / max(n - 1, 1))), strict=True):
                 stored.lerp_(found.detach().to(stored.dtype), momentum)
-    v = torch.zeros_like(m) if v is None else v
+    rate = (variance + eps).rsqrt()
     if isinstance(weight, MomentTensor) or isinstance(bias, MomentTensor):
-        rate = (variance + eps).rsqrt()
         return _affine((m - mean.view(shape)) * rate.view(shape), v * rate.square().view(shape), weight, bias, shape)
-    rate = (variance + eps).rsqrt() if weight is None else weight * (variance + eps).rsqrt()
+    rate = rate if weight is None else weight * rate
     shift = -mean * rate if bias is None else torch.addcmul(bias, mean, rate, value=-1)
     return MomentTensor(torch.addcmul(shift.view(shape), m, rate.view(shape)), v * rate.square().view(shape))
 
 
-def _standard(m: Tensor, v: Tensor | None, dims: list[int], eps: float) -> tuple[Tensor, Tensor]:
-    """(x - mean x) / sqrt(E var x): a mean of n numbers takes 1/n of the variance away."""
-    n = math.prod(m.shape[k] for k in dims)
-    centred = m - m.mean(dims, keepdim=True)
-    second = centred.square().mean(dims, keepdim=True)
-    if v is None:
-        return centred * (second + eps).rsqrt(), torch.zeros_like(m)
+def _standard(m: Tensor, v: Tensor, dims: list[int], eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
+    """(x - mean x) / sqrt(E var x), or x / sqrt(E mean x^2): a mean of n numbers takes 1/n of the variance away."""
+    share = 1 / math.prod(m.shape[k] for k in dims) if centre else 0.0
+    m = m - m.mean(dims, keepdim=True) if centre else m
     whole = v.mean(dims, keepdim=True)
-    rate = (second + whole * (1 - 1 / n) + eps).rsqrt()
-    return centred * rate, (v * (1 - 2 / n) + whole / n) * rate.square()
+    rate = (m.square().mean(dims, keepdim=True) + whole * (1 - share) + eps).rsqrt()
+    return m * rate, (v * (1 - 2 * share) + whole * share) * rate.square()
 
 
 def layer_norm(
-    func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float | None = None
 ) -> MomentTensor:
-    """Over the last dimensions."""
+    """Over the last dimensions; RMS norm subtracts no mean."""
+    (m, v), centre = moments(input, zeros=True), func.__name__ == "layer_norm"
+    if eps is None:
+        eps = 1e-5 if centre else torch.finfo(m.dtype).eps
     dims = list(range(-len(normalized_shape), 0))
-    return _affine(*_standard(*moments(input), dims, eps), weight, bias, list(normalized_shape))
+    return _affine(*_standard(m, v, dims, eps, centre), weight, bias, list(normalized_shape))
 
 
 def group_norm(
     func: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> MomentTensor:
     """Over groups of channels and all positions."""
-    m, v = moments(input)
+    m, v = moments(input, zeros=True)
     shape, grouped = m.shape, (len(m), num_groups, -1)
-    m, v = _standard(m.reshape(grouped), None if v is None else v.reshape(grouped), [-1], eps)
+    m, v = _standard(m.reshape(grouped), v.reshape(grouped), [-1], eps)
     return _affine(m.view(shape), v.view(shape), weight, bias, [1, -1, *[1] * (len(shape) - 2)])
 
 
 def instance_norm(
-    func: Any,
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> MomentTensor:
+    func: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> MomentTensor:  # fmt: skip
     """Every channel by itself, or by stored statistics."""
     if use_input_stats:
         return group_norm(func, input, input.shape[1], weight, bias, eps)
     return batch_norm(func, input, running_mean, running_var, weight, bias, False, momentum, eps)
-
-
-def rms_norm(
-    func: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
-) -> MomentTensor:
-    """x / sqrt(E mean x^2)."""
-    m, v = moments(input)
-    dims = list(range(-len(normalized_shape), 0))
-    second = m * m if v is None else torch.addcmul(v, m, m)
-    rate = (second.mean(dims, keepdim=True) + (torch.finfo(m.dtype).eps if eps is None else eps)).rsqrt()
-    spread = torch.zeros_like(m) if v is None else v * rate.square()
-    return _affine(m * rate, spread, weight, None, list(normalized_shape))
 
 
 def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = True) -> MomentTensor:
@@ -128,11 +104,85 @@ def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = Tru
     return MomentTensor(m, (v + p * m * m) / (1 - p))
 
 
+# ---- softmax and attention
+
+
+def softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
+    """d log p_i = dx_i - sum_j p_j dx_j, and dp_i = p_i d log p_i."""
+    out, v = func(x.expectation, dim, *rest, **named), x.variance
+    p = out.exp() if func.__name__ == "log_softmax" else out
+    variance = (v * (1 - 2 * p) + (p.square() * v).sum(dim, keepdim=True)).clamp_min(0.0)
+    return MomentTensor(out, variance if p is not out else p.square() * variance)
+
+
+def attention(
+    func: Any, query: Any, key: Any, value: Any, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> MomentTensor:  # fmt: skip
+    """o = P V: Var o = P^2 V_v + sum_j P_j^2 (V_j - o)^2 Var l_j, l the logits."""
+    if isinstance(attn_mask, MomentTensor) or dropout_p:
+        raise refusal(f"{func.__name__} with {'dropout' if dropout_p else 'a random mask'}")
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
+    (q, qv), (k, kv), (v, vv) = moments(query), moments(key.mT), moments(value)
+    rate = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if is_causal:
+        attn_mask = torch.ones(q.shape[-2], k.shape[-1], dtype=torch.bool, device=q.device).tril()
+    logits = q @ k * rate
+    p = (logits if attn_mask is None else logits + _added(attn_mask, q, kept=True)).softmax(-1)
+    out, square = p @ v, p.square()
+    variance = torch.zeros_like(out) if vv is None else square @ vv
+    if qv is not None or kv is not None:
+        a = square * (spread(torch.matmul, q, qv, k, kv) * rate**2)
+        variance = variance + (a @ v.square() - 2 * out * (a @ v) + out.square() * a.sum(-1, keepdim=True)).clamp_min(0)
+    return MomentTensor(out, variance)
+
+
+def _added(mask: Tensor, like: Any, kept: bool) -> Tensor:
+    """What is added to logits; a True of a mask is a key that is kept, or one that is left out."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, dtype=like.dtype, device=like.device)
+    return zeros.masked_fill(~mask if kept else mask, -math.inf)
+
+
+def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    """nn.MultiheadAttention by the rules of its parts; the weights of its attention are not returned."""
+    bound = signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    extra = any(t is not None for t in (given.bias_k, given.bias_v, given.static_k, given.static_v))
+    if extra or given.add_zero_attn or (given.dropout_p and given.training):
+        raise refusal(f"{func.__name__} with extra keys or dropout")
+    batched, heads = given.query.dim() == 3, given.num_heads
+    weights = [given.q_proj_weight, given.k_proj_weight, given.v_proj_weight]
+    if not given.use_separate_proj_weight:
+        weights = given.in_proj_weight.chunk(3)
+    biases = [None] * 3 if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
+    parts = []
+    for x, w, b in zip((given.query, given.key, given.value), weights, biases, strict=True):
+        projected = F.linear(x if batched else x.unsqueeze(1), w, b)
+        length, batch, features = projected.shape
+        parts.append(projected.view(length, batch, heads, features // heads).permute(1, 2, 0, 3))
+    masks: list[Tensor] = []  # (batch or 1, heads or 1, queries or 1, keys)
+    if (mask := given.attn_mask) is not None:  # (queries, keys), or (batch * heads, queries, keys)
+        masks.append(mask if mask.dim() == 2 else mask.view(-1, heads, *mask.shape[1:]))
+    if (padding := given.key_padding_mask) is not None:  # (batch, keys), or (keys,)
+        masks.append(padding.view(-1, 1, 1, padding.shape[-1]))
+    added: Any = sum(_added(part, parts[0], kept=False) for part in masks) if masks else None
+    out = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], added).permute(2, 0, 1, 3).flatten(2)
+    out = F.linear(out, given.out_proj_weight, given.out_proj_bias)
+    return out if batched else out.squeeze(1), None
+
+
 NORMALISATION_RULES: Mapping[str, Row] = {
     "batch_norm": Row(batch_norm, fitted=1),
-    "layer_norm": Row(layer_norm, fitted=1),
+    **{name: Row(layer_norm, fitted=1) for name in ("layer_norm", "rms_norm")},
     "group_norm": Row(group_norm, fitted=1),
     "instance_norm": Row(instance_norm, fitted=1),
-    "rms_norm": Row(rms_norm, fitted=1),
     **{name: Row(dropout) for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")},
+    **{name: Row(softmax, fitted=1) for name in ("softmax", "log_softmax")},
+    "scaled_dot_product_attention": Row(attention, fitted=1),
+    "multi_head_attention_forward": Row(multi_head_attention, composite=True),
 }

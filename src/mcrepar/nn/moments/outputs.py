@@ -6,7 +6,7 @@ A thousand samples of the *output* cost next to nothing beside a pass through th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,39 +19,25 @@ NUMBERS = 2**24  # that the samples of all outputs may have before there are few
 CHUNK = 2**20  # numbers that are sampled at once
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What a prediction is made of, in the words of `Prediction` and `Classes`.
+class Statistics(NamedTuple):
+    """What a prediction is made of, in the words of `Prediction` and `Classes`."""
 
-    Args:
-        draws: the number of samples.
-        mean: E y.
-        aleatoric: E Var[y | output].
-        epistemic: Var E[y | output].
-        kept: samples of E[y | output], or None where they would be too many.
-        noise: Var[y | output] of every sample, likewise.
-        classes: mean probabilities, votes and the expected entropy, where there are classes.
-    """
-
-    draws: int
-    mean: Tensor
-    aleatoric: Tensor
-    epistemic: Tensor
-    kept: Tensor | None
-    noise: Tensor | None
-    classes: tuple[Tensor, Tensor, Tensor] | None = None
+    draws: int  # the number of samples
+    mean: Tensor  # E y
+    aleatoric: Tensor  # E Var[y | output]
+    epistemic: Tensor  # Var E[y | output]
+    kept: Tensor | None  # samples of E[y | output], or None where they would be too many
+    noise: Tensor | None  # Var[y | output] of every sample, likewise
+    classes: tuple[Tensor, Tensor, Tensor] | None = None  # mean probabilities, votes and the expected entropy
 
 
 Read = Callable[[Tensor], tuple[Tensor, ...]]  # mean and variance of y given an output, and probabilities of classes
 
 
 def statistics(
-    likelihood: Likelihood | None,
-    members: Sequence[Moments],
-    read: Read,
-    max_bytes: int,
+    likelihood: Likelihood | None, members: Sequence[Moments], read: Read, max_bytes: int,
     generator: torch.Generator | None = None,
-) -> Statistics:
+) -> Statistics:  # fmt: skip
     """The mixture of Normal outputs, one for every member.
 
     Args:
@@ -71,20 +57,15 @@ def statistics(
 
 def _regression(likelihood: Normal | None, members: Sequence[Moments], draws: int, max_bytes: int) -> Statistics:
     """Closed form; the samples are quantiles of every output by itself, (k - 1/2) / draws, with variance 1."""
-    pairs = [_of_mean(likelihood, *pair) for pair in members]
-    m, v, noise = (torch.stack(column) for column in zip(*pairs, strict=True))  # (members, examples, ...)
-    mean = m.mean(0)
-    epistemic, aleatoric = v.mean(0) + m.var(0, correction=0), noise.mean(0)
-    each = draws // len(members)
+    m, v, noise = (torch.stack(t) for t in zip(*(_of_mean(likelihood, *pair) for pair in members), strict=True))
+    mean = m.mean(0)  # of (members, examples, ...)
+    parts, each = (mean, noise.mean(0), v.mean(0) + m.var(0, correction=0)), draws // len(members)
     if draws * mean.nbytes * (1 if likelihood is None else 2) > max_bytes:
-        return Statistics(draws, mean, aleatoric, epistemic, None, None)
+        return Statistics(draws, *parts, None, None)
     z = torch.special.ndtri((torch.arange(each, dtype=torch.float64) + 0.5) / each)
     z = (z / z.square().mean().sqrt()).to(mean).view(-1, *[1] * m.dim())
-    kept = (m + v.sqrt() * z).transpose(0, 1).reshape(draws, *mean.shape)
-    spread = (
-        None if likelihood is None else noise.expand(each, *noise.shape).transpose(0, 1).reshape(draws, *mean.shape)
-    )
-    return Statistics(draws, mean, aleatoric, epistemic, kept, spread)
+    kept, spread = (t.transpose(0, 1).flatten(0, 1) for t in (m + v.sqrt() * z, noise.expand(each, *noise.shape)))
+    return Statistics(draws, *parts, kept, None if likelihood is None else spread)
 
 
 def _of_mean(likelihood: Normal | None, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,28 +85,19 @@ def _sampled(
 ) -> Statistics:
     """Antithetic samples of the output, examples in chunks."""
     m, v = (torch.stack(column) for column in zip(*members, strict=True))  # (members, examples, ...)
-    shape, rows = m.shape[1:], []
-    size = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1)))
-    where = "cpu" if generator is None else generator.device
-    for k in range(0, shape[0], size):
-        mk, std = m[:, k : k + size], v[:, k : k + size].sqrt()
+    size, keep = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1))), draws * m[0].nbytes <= max_bytes
+    where, rows, kept = "cpu" if generator is None else generator.device, [], []
+    for mk, vk in zip(torch.split(m, size, 1), torch.split(v, size, 1), strict=True):
         half = torch.randn(draws // 2 // len(members), *mk.shape, generator=generator, device=where, dtype=m.dtype)
-        z = torch.cat([half, -half]).to(m.device)
-        u = (mk + std * z).flatten(0, 1)  # (draws, examples, ...)
-        rows.append(_summary(read, u, draws * m[0].nbytes <= max_bytes))
-    mean, aleatoric, epistemic, kept, *classes = zip(*rows, strict=True)
-    samples = torch.cat(kept, 1) if draws * m[0].nbytes <= max_bytes else None
-    probs = [torch.cat(column) for column in classes]
-    three = (probs[0], probs[1], probs[2]) if probs else None
-    return Statistics(draws, torch.cat(mean), torch.cat(aleatoric), torch.cat(epistemic), samples, None, three)
-
-
-def _summary(read: Read, u: Tensor, keep: bool) -> list[Tensor]:
-    """Statistics over samples: mean, aleatoric, epistemic, samples, probabilities, votes, expected entropy."""
-    mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
-    found = [mean.mean(0), noise.mean(0), mean.var(0, correction=0), mean if keep else mean[:0]]
-    for p in probs:  # (draws, examples, classes, ...)
-        best = p.argmax(2)
-        votes = torch.stack([(best == c).sum(0) for c in range(p.shape[2])], 1)
-        found += [p.mean(0), votes, torch.special.entr(p).sum(2).mean(0)]
-    return found
+        u = (mk + vk.sqrt() * torch.cat([half, -half]).to(m.device)).flatten(0, 1)  # (draws, examples, ...)
+        mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
+        kept += [mean] if keep else []
+        row = [mean.mean(0), noise.mean(0), mean.var(0, correction=0)]
+        for p in probs:  # (draws, examples, classes, ...)
+            best = p.argmax(2)
+            votes = torch.stack([(best == c).sum(0) for c in range(p.shape[2])], 1)
+            row += [p.mean(0), votes, torch.special.entr(p).sum(2).mean(0)]
+        rows.append(row)
+    mean, aleatoric, epistemic, *classes = (torch.cat(column) for column in zip(*rows, strict=True))
+    three = (classes[0], classes[1], classes[2]) if classes else None
+    return Statistics(draws, mean, aleatoric, epistemic, torch.cat(kept, 1) if keep else None, None, three)

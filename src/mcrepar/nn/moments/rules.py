@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.moments.attention_rules import ATTENTION_RULES
 from mcrepar.nn.moments.elementwise_rules import ELEMENTWISE_RULES
 from mcrepar.nn.moments.linear_rules import LAYERS, LINEAR_RULES
 from mcrepar.nn.moments.normalisation_rules import NORMALISATION_RULES
 from mcrepar.nn.moments.pooling_rules import POOLING_RULES
-from mcrepar.nn.moments.row import Row, Rule
-from mcrepar.nn.moments.tensor import MomentTensor, refusal
+from mcrepar.nn.moments.tensor import MomentTensor, Row, Rule, refusal, unwritable
 
 MOMENT_RULES: dict[str, Row | Rule] = {
     **LINEAR_RULES,
     **ELEMENTWISE_RULES,
     **POOLING_RULES,
     **NORMALISATION_RULES,
-    **ATTENTION_RULES,
 }
 """rule(func, *args, **kwargs) is the result of func with its mean and variance, a MomentTensor (or several)."""
 
-
-class Settle(Protocol):
-    """What becomes of the result of an operation whose variance has a factor."""
-
-    def __call__(self, name: str, result: MomentTensor) -> MomentTensor: ...
-
-
+Settle = Callable[[str, MomentTensor], MomentTensor]  # what becomes of a result whose variance has a factor
 _SETTLE: ContextVar[Settle | None] = ContextVar("factors of variances", default=None)
 
 
@@ -49,60 +40,49 @@ def settling(settle: Settle) -> Iterator[None]:
 
 def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an operation by its rule, written into the first argument where the operation is in place."""
+    if not args and "input" in kwargs:
+        args = (kwargs.pop("input"),)
     inside = bool(kwargs.pop("inplace", False)) or (name.endswith("_") and not name.endswith("__"))
     key = name[:-1] if inside and name.endswith("_") else name
     found = MOMENT_RULES.get(key)
     if found is None or kwargs.get("out") is not None:
         raise refusal(name)
     row = found if isinstance(found, Row) else Row(found)
-    random = list(_random((args, kwargs)))
-    if key not in LAYERS and any(x.factors for x in random):
+    random = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
+    if key not in LAYERS and any(x.factors is not None for x in random):
         raise MethodError(
             f"draws='moments' with the operation {name} on a weight with random factors",
             "only dense, convolutional and embedding layers multiply by them",
             "draws=100, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
-    if row.composite:
-        return result
-    if random[0].samples:
-        _sample(func, args, kwargs | ({"inplace": True} if inside and key == name else {}), random, result)
+    if random[0].samples and not row.composite:
+        _sample(func, args, kwargs, random, result)
     settle = _SETTLE.get()
-    if settle is not None and row.fitted and len(random) >= row.fitted:
+    if settle is not None and 0 < row.fitted <= len(random):
         result = settle(key, result)
     return _written(args[0], result) if inside else result
 
 
-def _random(values: Any) -> Iterable[MomentTensor]:
-    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, MomentTensor))
-
-
 def _sample(func: Any, args: Any, kwargs: Any, random: list[MomentTensor], result: Any) -> None:
     """Let the operation run on what every draw has in the place of its arguments."""
-
-    def run(k: int) -> Any:
-        chosen = pytree.tree_map_only(MomentTensor, lambda x: x.samples[k], (args, kwargs))
-        return func(*chosen[0], **chosen[1])
-
-    found = [run(k) for k in range(len(random[0].samples))]
+    found = []
+    for k in range(len(random[0].samples)):
+        values, named = pytree.tree_map_only(MomentTensor, lambda x: x.samples[k], (args, kwargs))  # noqa: B023
+        found.append(func(*values, **named))
     if isinstance(result, MomentTensor):
         result.samples = tuple(found)
-        return
-    for k, part in enumerate(result):
-        if isinstance(part, MomentTensor):
-            part.samples = tuple(each[k] for each in found)
+    else:
+        for part, samples in zip(result, zip(*found, strict=True), strict=True):
+            part.samples = samples
 
 
 def _written(target: MomentTensor, result: MomentTensor) -> MomentTensor:
     """The result of an operation in place: views of the target change too."""
     if not isinstance(target, MomentTensor):
-        raise MethodError(
-            "draws='moments' with an operation that writes random numbers into an ordinary tensor",
-            "it has no place for their variance",
-            "draws=100, or the same operation out of place",
-        )
-    if result.expectation is not target.expectation:
-        target.expectation.copy_(result.expectation)
-        target.variance.copy_(result.variance)
-    target.samples = result.samples
+        raise unwritable("the same operation out of place")
+    pairs = [(target.expectation, result.expectation), (target.variance, result.variance)]
+    for old, new in [*pairs, *zip(target.samples, result.samples, strict=True)]:
+        if new is not old:
+            old.copy_(new)
     return target

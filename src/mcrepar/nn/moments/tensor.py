@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,30 +19,32 @@ DECISIONS = {
     "any", "all", "argmax", "argmin", "topk", "sort", "argsort", "nonzero", "unique", "count_nonzero", "bucketize",
     "searchsorted", "multinomial", "sign", "kthvalue", "median",
 }  # fmt: skip
-SEEN = (
-    LOOKS
-    | PROPERTIES
-    | {"__len__", "is_contiguous", "stride", "element_size", "nelement", "get_device", "is_same_size"}
-)
+SEEN = {*LOOKS, *PROPERTIES, "__len__", "is_contiguous", "stride", "element_size", "nelement", "get_device",
+        "is_same_size"}  # fmt: skip
 SHAPED = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
     "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
+Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """The moments of rank-1 factors, W = Wbar o (r s^T), and Wbar.
+class Row(NamedTuple):
+    """One operation in the table of rules.
 
-    Args:
-        weight: Wbar.
-        outputs: mean and variance of r, (outputs,).
-        inputs: mean and variance of s, (inputs,).
+    A factor of the variance, fitted to draws, stands for dependence between the numbers that the operation adds up.
     """
 
-    weight: Tensor
-    outputs: tuple[Tensor, Tensor]
-    inputs: tuple[Tensor, Tensor]
+    rule: Rule
+    fitted: int = 0  # from how many random arguments on the variance has a factor; 0 is never
+    composite: bool = False  # whether the rule runs other operations with rules of their own
+
+
+class Factors(NamedTuple):
+    """What a layer needs of rank-1 factors, W = Wbar o (r s^T)."""
+
+    square: Tensor  # E W^2 = Wbar^2 o (E r^2 E s^2^T)
+    outputs: Tensor  # Var r / (E r)^2, (outputs,)
+    inputs: Tensor  # Var s / E s^2, (inputs,)
 
 
 class MomentTensor(Tensor):
@@ -69,23 +70,13 @@ class MomentTensor(Tensor):
     samples: tuple[Tensor, ...]
 
     @staticmethod
-    def __new__(
-        cls,
-        expectation: Tensor,
-        variance: Tensor,
-        factors: Factors | None = None,
-        samples: tuple[Tensor, ...] = (),
-    ) -> MomentTensor:
+    def __new__(cls, expectation: Tensor, *args: Any, **kwargs: Any) -> MomentTensor:
         """A tensor without numbers of its own."""
         x = expectation
         return Tensor._make_wrapper_subclass(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device)
 
     def __init__(
-        self,
-        expectation: Tensor,
-        variance: Tensor,
-        factors: Factors | None = None,
-        samples: tuple[Tensor, ...] = (),
+        self, expectation: Tensor, variance: Tensor, factors: Factors | None = None, samples: tuple[Tensor, ...] = ()
     ) -> None:
         self.expectation, self.variance, self.factors, self.samples = expectation, variance, factors, samples
 
@@ -130,14 +121,22 @@ def refusal(name: str) -> MethodError:
     if name in DECISIONS:
         why = "it would decide on values of activations, which have a distribution here and no single value"
         return MethodError(asked, why, "draws=100")
-    rule = f"mcrepar.nn.moments.rules.MOMENT_RULES[{name!r}] = a rule of your own"
+    rule = f"mcrepar.nn.moments.rules.MOMENT_RULES[{name.split()[0]!r}] = a rule of your own"
     return MethodError(asked, "there is no rule for mean and variance of its result", f"draws=100, or {rule}")
 
 
-def moments(x: Any) -> tuple[Any, Tensor | None]:
-    """Mean and variance; the variance of what is not random is None.
+def unwritable(instead: str) -> MethodError:
+    """What to say where random numbers would go into a tensor that holds one value for each."""
+    asked = "draws='moments' with an operation that writes random numbers into an ordinary tensor"
+    return MethodError(asked, "it has no place for their variance", f"draws=100, or {instead}")
+
+
+def moments(x: Any, zeros: bool = False) -> tuple[Any, Any]:
+    """Mean and variance; the variance of what is not random is None, or zeros.
 
     >>> moments(2.0)
     (2.0, None)
     """
-    return (x.expectation, x.variance) if isinstance(x, MomentTensor) else (x, None)
+    if isinstance(x, MomentTensor):
+        return x.expectation, x.variance
+    return x, torch.zeros_like(x) if zeros else None
