@@ -2,7 +2,7 @@
 
 It compares the estimators on one layer, does what these two commands do, and shows the most and least certain digits:
 
-    mcrepar train --recipe digits --out runs/demo
+    mcrepar train --recipe digits --twin --out runs/demo
     mcrepar evaluate runs/demo --ood arrays,root=runs/demo/photographs.npz,as=photographs
 """
 
@@ -93,7 +93,7 @@ def main() -> None:
     compare_methods()
     remove_earlier(options.out)
     shorter = ["--epochs", str(options.epochs)] if options.epochs else []
-    command("train", "--recipe", "digits", "--out", str(options.out), *shorter)
+    command("train", "--recipe", "digits", "--twin", "--out", str(options.out), *shorter)
     photos = options.out / "photographs.npz"
     np.savez(photos, images=photographs())
     command("evaluate", str(options.out), "--ood", f"arrays,root={photos},as=photographs")

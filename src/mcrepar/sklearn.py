@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mcrepar.distributions.priors import prior as named_prior
 from mcrepar.errors import ParameterError
 from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
@@ -91,19 +90,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             torch.manual_seed(self.seed_)
             net = self._network(x, outputs)
             self.bnn_ = bayesian(
-                net, self.posterior, self._prior(), forward=self.forward, structure=self.structure
+                net, self.posterior, self.prior, forward=self.forward, structure=self.structure
             ).to(self.device)  # fmt: skip
             self.likelihood_.to(self.device)
             self._train(self._prepared(x), y.to(self.device), torch.tensor(weights, device=self.device))
         return self
-
-    def _prior(self) -> Any:
-        """A prior that keeps the noise of a weight small against its size, so that beta = 1 does not underfit."""
-        if self.prior is not None:
-            return self.prior
-        if self.structure != "weights":
-            return "normal"
-        return named_prior("hierarchical", scale=0.3, loc_scale=3.0, relative="fan_in")
 
     def _check(self) -> None:
         """Refuse options that no training has, before it begins."""

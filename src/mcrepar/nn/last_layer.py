@@ -113,7 +113,7 @@ def _bound(ask: Ask) -> Tensor:
 
 
 def _cumulants(ask: Ask) -> Tensor:
-    """E log softmax_y(u) >= a_y - log sum_c exp(a_c + K_c), K_c = log E exp(u_c - a_c): a bound, by Jensen."""
+    """A bound on E log softmax_y(u) by the cumulants K_c = log E exp(u_c - a_c), in the place of half variances."""
     _refuse_draws(ask, "bound", "the bound is that")
     k = sum((part.cumulant for part in ask.u.parts), torch.zeros_like(ask.u.loc))
     bound: Tensor = ask.likelihood.expected_log_prob(ask.u.loc, 2 * k, ask.y)

@@ -178,7 +178,8 @@ def _fit_moments(run: Run, options: EvaluateOptions) -> str:
         return "the variances of moments were not fitted to draws: there are no training data"
     batch = next(iter(run.model.batches(run.dataset.train.x[:FITTED], FITTED)))
     device = next(run.bnn.parameters()).device
-    calibrate_moments(run.bnn, batch, generator=torch.Generator(device).manual_seed(options.seed))
+    generator = torch.Generator(device).manual_seed(options.seed)
+    calibrate_moments(run.bnn, batch, generator=generator, likelihood=run.likelihood)
     return ""
 
 

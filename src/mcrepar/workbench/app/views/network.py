@@ -89,7 +89,7 @@ def _predicted(network: Network, draws: int, fit: bool) -> tuple[_Pair | None, s
     fitting, *noises = (torch.Generator().manual_seed(seed) for seed in range(3))  # draws are the same with each `fit`
     try:
         if fit:
-            calibrate_moments(network.bnn, network.x[::2], generator=fitting)
+            calibrate_moments(network.bnn, network.x[::2], generator=fitting, likelihood=network.likelihood)
         moments, drawn = (
             predict(network.bnn, network.x, k, 64, network.likelihood, noise)
             for k, noise in zip(ways, noises, strict=True)
@@ -229,7 +229,7 @@ def _code(network: Network, draws: int, fit: bool) -> str:
     lines = [f"{imports}{blank}{network.code}", "print(bnn.diagnose())"]
     if network.x is not None:
         if fit:
-            lines.append("mcrepar.calibrate_moments(bnn, x[::2])")
+            lines.append("mcrepar.calibrate_moments(bnn, x[::2], likelihood=likelihood)")
         lines.append(f"drawn = mcrepar.predict(bnn, x, draws={draws}, likelihood=likelihood)")
         lines.append('moments = mcrepar.predict(bnn, x, draws="moments", likelihood=likelihood)  # in one pass')
     return "\n".join(lines)
