@@ -26,7 +26,8 @@ REFUSED = 2  # the exit code
 OPTIONS = {
     "data": "arrays", "model": "resnet20", "model_options": {"blocks": 1}, "augment": "crop_flip", "validation": 0.25,
     "calibration": 8, "validation_draws": 2, "kl_schedule": "linear", "beta": 0.1, "epochs": 3, "batch_size": 12,
-    "lr_schedule": "onecycle", "lr": 0.01, "prior_options": {"scale": "learned"}, "progress": "none", "threads": 1,
+    "lr_schedule": "onecycle", "lr": 0.01, "prior": "normal", "prior_options": {"scale": "learned"},
+    "progress": "none", "threads": 1,
 }  # fmt: skip
 VARIANTS = (
     {"checkpoint_minutes": 0.0},

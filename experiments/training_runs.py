@@ -39,6 +39,11 @@ WHERE = {
 }
 _BATCH = 256
 
+# The paper's setting where it states one, whatever the defaults of a training are.
+PAPER: Mapping[str, Any] = {
+    "posterior": "radial", "prior": "normal", "forward": "weights", "lr": 1e-3, "lr_schedule": "constant",
+    "scale_lr": 1.0,
+}  # fmt: skip
 # Annealed and tempered, with a prior scale learned for each tensor: what lets small networks train.
 TEMPERED: Mapping[str, Any] = {
     "prior_options": {"scale": "learned"}, "kl_schedule": "linear", "kl_warmup": 0.3, "beta": 0.01,
@@ -66,7 +71,8 @@ class Training:
     def config(self, bench: Bench, **changed: Any) -> TrainConfig:
         """The options of a run, its folder among them; `changed` are those that differ."""
         root = str(bench.root) if DATASETS[self.data].files else None
-        given = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed, **self.options, **changed}
+        given = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed}
+        given |= {**PAPER, **self.options, **changed}
         config = TrainConfig(**given, resume=True, progress="none")
         return replace(config, out=str(bench.runs / f"{self.model}-{_digest(config)}"))
 

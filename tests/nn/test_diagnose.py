@@ -20,7 +20,7 @@ from tests.conftest import seeded
 def network(**options) -> mcrepar.BayesianModule:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3)).double()
-    return bayesian(net, **({"posterior": "normal"} | options))
+    return bayesian(net, **({"posterior": "normal", "prior": "normal", "forward": "weights"} | options))
 
 
 def randn(*shape: int, seed: int = 1) -> Tensor:

@@ -29,7 +29,7 @@ def _everything_is_large(monkeypatch):
 def network(posterior: str = "radial", prior: object = "normal", **options) -> mcrepar.BayesianModule:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-    return mcrepar.bayesian(net, posterior, prior, signs="keep", **options)
+    return mcrepar.bayesian(net, posterior, prior, signs="keep", **{"forward": "weights", **options})
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:

@@ -167,7 +167,10 @@ def _points(
 
 def _on_cores(blocks: Sequence[Block], scale: Tensor, work: Callable[[Iterable[int]], None]) -> None:
     """Each block on one core, where there are several on a CPU: the sums do not depend on the number of cores."""
-    on_cores(len(blocks), torch.get_num_threads() if scale.device.type == "cpu" else 1, work)
+    if len(blocks) == 1:
+        work([0])
+    else:
+        on_cores(len(blocks), torch.get_num_threads() if scale.device.type == "cpu" else 1, work)
 
 
 class Point:

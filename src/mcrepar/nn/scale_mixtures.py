@@ -163,10 +163,12 @@ def horseshoe(
     layers, others = _add(net, per, select)
     places = {name: f"{name.removesuffix('weight')}parametrizations.weight" for name in layers}
     overrides = {f"{place}.{part}": own for place in places.values() for part, own in parts.items()}
+    options.setdefault("prior", "normal")
     try:
         return bayesian(
-            net, posterior, select=lambda name, _: name in overrides or name in others, overrides=overrides, **options
-        )
+            net, posterior, select=lambda name, _: name in overrides or name in others, overrides=overrides,
+            forward="weights", **options,
+        )  # fmt: skip
     except McreparError:
         for layer in layers.values():  # the network as it was
             parametrize.remove_parametrizations(layer, "weight")

@@ -38,7 +38,7 @@ def a_run(folder, dataset=None, net=None, likelihood=None, note=""):
     torch.manual_seed(0)
     outputs, inputs = len(dataset.classes) or 1, dataset.test.x[0].numel()
     net = net or nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
-    bnn = mcrepar.bayesian(net, start_std=0.7).eval()
+    bnn = mcrepar.bayesian(net, "radial", "normal", start_std=0.7).eval()
     likelihood = likelihood or (Categorical() if dataset.classes else Normal(0.5))
     folder.mkdir(exist_ok=True)
     facts = Facts.of(dataset, dataset.train)

@@ -69,7 +69,7 @@ def test_a_file_gives_defaults_and_flags_win(tmp_path):
 @pytest.mark.parametrize("words", [["--recipe", "digits"], ["--recipe=digits"]])
 def test_flags_win_over_a_recipe_wherever_they_stand(words):
     c = parsed("--epochs", "3", *words)
-    assert (c.epochs, c.n_mc_iter) == (3, 1000)
+    assert (c.epochs, c.batch_size) == (3, 128)
 
 
 def test_an_unknown_recipe_names_near_ones():

@@ -1,3 +1,4 @@
+import inspect
 import os
 from dataclasses import fields
 from typing import get_args, get_type_hints
@@ -9,17 +10,24 @@ from mcrepar.data.batches import AUGMENTATIONS
 from mcrepar.errors import ParameterError
 from mcrepar.kl_schedules import SCHEDULES
 from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.module import bayesian
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import GROUPS, LEAST, TrainConfig, names, read_config
 from tests.workbench.training.tiny import config, write_numbers
 
 
-def test_the_papers_settings_are_the_defaults():
-    """Its experiments: Adam, 100 epochs, batches of 32, Radial posterior, Normal prior, the weighting of Graves."""
-    c = TrainConfig()
-    assert (c.epochs, c.batch_size, c.posterior, c.prior, c.kl_schedule, c.beta) == (
-        100, 32, "radial", "normal", "graves", 1.0,
-    )  # fmt: skip
+def test_the_defaults_are_those_of_bayesian_with_the_whole_kl():
+    c, names = TrainConfig(), inspect.signature(bayesian).parameters
+    assert (c.posterior, c.forward, c.structure, c.members) == tuple(
+        names[name].default for name in ("posterior", "forward", "structure", "members")
+    )
+    assert (c.prior, names["prior"].default) == ("auto", None)
+    assert (c.kl_schedule, c.beta, c.epochs, c.batch_size) == ("graves", 1.0, 100, 32)
+
+
+def test_options_of_a_prior_that_nobody_named_are_refused():
+    with pytest.raises(ParameterError, match=r"--prior names none. Use --prior normal"):
+        TrainConfig(prior_options={"scale": 0.5}).check()
 
 
 def test_every_option_has_a_meaning_and_one_name():
@@ -29,8 +37,8 @@ def test_every_option_has_a_meaning_and_one_name():
 
 
 def test_yaml_brings_back_the_same_options(tmp_path):
-    c = TrainConfig(lr=1e-5, prior_options={"scale": "learned", "loc": 0.0}, root="a: b", clip=2.0, last_layer_draws=4,
-                    data_options={"size": [3, 4, 5]}, pretrained=True)  # fmt: skip
+    c = TrainConfig(lr=1e-5, prior="normal", prior_options={"scale": "learned", "loc": 0.0}, root="a: b", clip=2.0,
+                    last_layer_draws=4, data_options={"size": [3, 4, 5]}, pretrained=True)  # fmt: skip
     path = tmp_path / "config.yaml"
     path.write_text(c.to_yaml())
     assert read_config(path) == c

@@ -32,7 +32,8 @@ def test_every_parameter_is_in_one_group_and_only_plain_ones_decay(name, structu
     wanted = {id(p) for p in (*net.parameters(), *likelihood.parameters())}
     seen = [id(p) for group in found for p in group["params"]]
     assert sorted(seen) == sorted(wanted)
-    decayed = {id(p) for group in found if group.get("weight_decay") for p in group["params"]}
+    plain = [group for group in found if group.get("kind", "plain") == "plain"]  # natural gradients decay no others
+    decayed = {id(p) for group in plain if group.get("weight_decay") for p in group["params"]}
     random = {id(p) for n, p in net.named_parameters() if n.endswith((".log_scale", ".loc"))}
     assert decayed == {id(p) for p in net.parameters()} - random
     scales = {id(p) for n, p in net.named_parameters() if n.endswith(".log_scale")}
@@ -57,22 +58,23 @@ def test_a_deterministic_network_has_one_sgd_in_the_place_of_natural_gradients()
     assert isinstance(only, torch.optim.SGD)
 
 
-RATES = {"adam": (0.01, 2.0), "sgd": (0.05, 0.2), "natural": (0.05, 0.002)}
+RATES = {"adam": (0.01, 2.0), "sgd": (0.05, 0.2), "natural": (0.2, 0.005)}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("structure", ["weights", "rank1"])
 def test_a_training_learns_with_the_whole_kl_and_goes_on_where_it_was_stopped(name, structure, tmp_path, monkeypatch):
-    """Two classes of images that any network tells apart; 90 % of 24 would be chance with probability 2e-5."""
+    """Two classes of images that any network tells apart; 80 % of 96 would be chance with probability 1e-9."""
     write_images(tmp_path, 120)
     lr, scale_lr = RATES[name]
     given = {
         "optimizer": name, "structure": structure, "posterior": "normal", "prior": "auto", "prior_options": {},
         "kl_schedule": "graves", "beta": 1.0, "lr": lr, "scale_lr": scale_lr, "weight_decay": 1e-4, "epochs": 6,
         "deterministic_epochs": 1, "threads": 1, "forward": "auto", "validation": 0.0,
+        "checkpoint_minutes": 0.0,
     }  # fmt: skip
     whole = train(config(tmp_path, "whole", **given))
-    assert float(log_of(whole)[-1]["accuracy"]) > 0.9
+    assert float(log_of(whole)[-1]["accuracy"]) > 0.8
 
     objective, steps = Learner.objective, []
 
@@ -84,6 +86,6 @@ def test_a_training_learns_with_the_whole_kl_and_goes_on_where_it_was_stopped(na
 
     monkeypatch.setattr(Learner, "objective", ended)
     with pytest.raises(KeyboardInterrupt):
-        train(config(tmp_path, "part", **given, checkpoint_minutes=0.0))
+        train(config(tmp_path, "part", **given))
     monkeypatch.undo()
     assert model_of(train(config(tmp_path, "part", **given, resume=True))) == model_of(whole)

@@ -49,11 +49,17 @@ def _output(batch: int, apply: Apply, x: Tensor, weight: Any, bias: Any, channel
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, dense layers drawing their own."""
     rule = partial(_output, examples(args, kwargs))
+    if torch.compiler.is_exporting() or not (torch.compiler.is_compiling() or _plain(bnn)):
+        return swap.run(bnn, bnn.draw(), *args, **kwargs)
     while bnn.examplewise:
         if torch.compiler.is_compiling():
             return run_layers(rule, bnn, args, kwargs, bnn.examplewise)
         restore = _nothing if bnn.tried else _remembered(bnn)
         try:
+            if not bnn.tried and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+                with torch.no_grad():  # inside of a checkpoint, which counts what an attempt saves for backward
+                    run_layers(rule, bnn, args, kwargs, bnn.examplewise)
+                restore()
             out = run_layers(rule, bnn, args, kwargs, bnn.examplewise)
         except OneSample as found:
             restore()
@@ -62,6 +68,12 @@ def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
             bnn.tried = True
             return out
     return swap.run(bnn, bnn.draw(), *args, **kwargs)
+
+
+def _plain(bnn: BayesianModule) -> bool:
+    """Whether parameters are ordinary tensors, as which a layer can meet them: no shards, nothing that is exported."""
+    first: Any = next(iter(bnn.latents._modules.values()))
+    return type(first.log_scale) in (Tensor, nn.Parameter)
 
 
 def _nothing() -> None:
