@@ -71,7 +71,7 @@ class Training:
     def config(self, bench: Bench, **changed: Any) -> TrainConfig:
         """The options of a run, its folder among them; `changed` are those that differ."""
         root = str(bench.root) if DATASETS[self.data].files else None
-        given = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed}
+        given: dict[str, Any] = {"data": self.data, "model": self.model, "root": root, "seed": bench.seed}
         given |= {**PAPER, **self.options, **changed}
         config = TrainConfig(**given, resume=True, progress="none")
         return replace(config, out=str(bench.runs / f"{self.model}-{_digest(config)}"))
