@@ -34,6 +34,7 @@ def evaluated(tmp_path_factory):
         data="segmentation", root=str(root), data_options={"patch": (9, 9), "classes": ("air", "skin", "bone")},
         model="unet2d", model_options={"width": 4, "halvings": 1, "norm": "group"}, epochs=6, batch_size=3, lr=0.02,
         validation_draws=1, out=str(root / "run"), progress="none", twin=True, beta=0.01, kl_schedule="constant",
+        posterior="radial", prior="normal", forward="weights", lr_schedule="constant", scale_lr=1.0,
     )  # fmt: skip
     train(config)
     evaluate(options(root / "run"))
