@@ -106,7 +106,7 @@ class Mcrepar(Library):
     scale = staticmethod(torch.exp)
 
     def convert(self, net: nn.Module, prior_scale: float) -> nn.Module:
-        return mcrepar.bayesian(net, "normal", mcrepar.prior("normal", scale=prior_scale))
+        return mcrepar.bayesian(net, "normal", mcrepar.prior("normal", scale=prior_scale), forward="weights")
 
     def kl(self, bnn: nn.Module, x: Tensor) -> Tensor:
         return mcrepar.kl(bnn)
@@ -121,7 +121,7 @@ class Mcrepar(Library):
         return mcrepar.bayesian(net, "normal", forward="flipout")
 
     def radial_norms(self, draws: int) -> Tensor | None:
-        bnn = mcrepar.bayesian(nn.Linear(30, 20, bias=False), "radial")
+        bnn = mcrepar.bayesian(nn.Linear(30, 20, bias=False), "radial", "normal", forward="weights")
         ((loc, free),) = self.learned(bnn)
         return torch.stack([((bnn.draw()["weight"] - loc) / self.scale(free)).norm() for _ in range(draws)])
 

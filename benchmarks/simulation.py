@@ -108,7 +108,7 @@ def fit(model: str, family: str, prior: str, optimizer: str, steps: int, draws: 
     u = x @ true.T
     y = u + torch.randn_like(u) if model.startswith("linear") else torch.bernoulli(u.sigmoid())
     likelihood = Normal(1.0) if model.startswith("linear") else Bernoulli()
-    bnn = mcrepar.bayesian(Regressions(sets, not joint), family, PRIOR[prior](), initial_std=0.3)
+    bnn = mcrepar.bayesian(Regressions(sets, not joint), family, PRIOR[prior](), initial_std=0.3, forward="weights")
     for stepper in OPTIMIZERS[optimizer](bnn, steps):
         stepper.zero_grad()
         mcrepar.elbo(bnn, likelihood, x, y, data_size=EXAMPLES, draws=draws).loss.backward()

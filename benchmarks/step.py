@@ -66,7 +66,9 @@ def steps(quick: bool, layout: torch.memory_format, rounds: int) -> Timings:
         "deterministic": step_of(plain, lambda: F.cross_entropy(plain(x), y)),
     }
     for name, options in CASES.items():
-        bnn = mcrepar.bayesian(network(quick), "radial", "normal", **options).to(memory_format=layout)
+        bnn = mcrepar.bayesian(network(quick), "radial", "normal", forward="weights", **options).to(
+            memory_format=layout
+        )
 
         def loss(bnn: nn.Module = bnn) -> Tensor:
             return mcrepar.elbo(bnn, mcrepar.likelihoods.Categorical(), x, y, data_size=DATA).loss
@@ -136,7 +138,10 @@ def small(quick: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x, y, plain, likelihood = torch.randn(100, 13), torch.randn(100, 1), mlp(), mcrepar.likelihoods.Normal()
-    bnns = {name: mcrepar.bayesian(mlp(), posterior, **options) for name, (posterior, options) in SMALL.items()}
+    bnns = {
+        name: mcrepar.bayesian(mlp(), posterior, "normal", **{"forward": "weights", **options})
+        for name, (posterior, options) in SMALL.items()
+    }
     runs = {"deterministic": step_of(plain, lambda: F.mse_loss(plain(x), y), fused=False)}
     for name, bnn in bnns.items():
 

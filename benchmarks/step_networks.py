@@ -96,7 +96,7 @@ def steps(case: Case, device: str) -> dict[str, Callable[[], None]]:
     add(BASE, build(), lambda net: F.cross_entropy(net(x), y))
     for name, options in OURS.items():
         try:
-            bnn = mcrepar.bayesian(build(), **options)
+            bnn = mcrepar.bayesian(build(), **{"prior": "normal", "forward": "weights", **options})
         except mcrepar.MethodError as error:
             print(f"  without {name}: {error}")
             continue

@@ -100,7 +100,7 @@ class TrainingStep:
         self.shape, self.classes = (channels, *size), classes
         net = model(network, classes, channels, tuple(size), **options)
         self.device = device()
-        self.bnn = bayesian(net, posterior="radial", prior="normal").to(self.device)
+        self.bnn = bayesian(net, posterior="radial", prior="normal", forward="weights").to(self.device)
         self.optimizer = torch.optim.Adam(self.bnn.parameters(), lr=1e-4, foreach=False)
         self.run(2, lambda: self.kl("exact"))
 
