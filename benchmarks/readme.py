@@ -13,6 +13,7 @@ from quality_tables import classes_block, fashion_block, moments_quality_block, 
 from timing import QUIET
 
 HERE = Path(__file__).parent
+ENOUGH = 12  # rounds of a benchmark below which a table names their number
 
 
 def choice_block(found: dict[str, Any]) -> list[str]:
@@ -27,7 +28,9 @@ def choice_block(found: dict[str, Any]) -> list[str]:
             cells = " | ".join(f"{ratios[step]['ratio']:.2f}x" for ratios in networks.values())
             rows.append(f"| {library} | {cells} | {sum(passed)} of {len(passed)} |")
     head = f"A Bayesian training step over the deterministic one, exact KL ({_where(found)}):"
-    return [head, "", f"| library | {' | '.join(networks)} | points of correctness |",
+    few = {name: ratios["normal, exact"]["rounds"] for name, ratios in networks.items()}
+    names = [f"{name} ({rounds} rounds)" if rounds < ENOUGH else name for name, rounds in few.items()]
+    return [head, "", f"| library | {' | '.join(names)} | points of correctness |",
             "|---|" + "---|" * (len(networks) + 1), *rows]  # fmt: skip
 
 
