@@ -31,22 +31,14 @@ class Noise(ABC):
     A new distribution is a frozen dataclass with `_label`, `_sample`, its density (`_density`, or `log_density`) and
     its moments (`_product`, or `_grid`, over which the density is integrated). All else has a default, and
     closed forms can be added one by one.
-
-    Attributes:
-        positive: whether xi > 0.
-        symmetric: whether xi and -xi have one distribution.
-        joint: whether the coordinates of xi depend on one another.
-        projects: whether `project` and `project_means` exist.
-        joins: whether `draw_rows` draws for several tensors at once, although the noise is joint.
-        redraws: whether to draw means of a block again costs less than to keep them.
     """
 
-    positive: ClassVar[bool] = False
-    symmetric: ClassVar[bool] = True
-    joint: ClassVar[bool] = False
-    projects: ClassVar[bool] = False
-    joins: ClassVar[bool] = False
-    redraws: ClassVar[bool] = False
+    positive: ClassVar[bool] = False  # whether xi > 0
+    symmetric: ClassVar[bool] = True  # whether xi and -xi have one distribution
+    joint: ClassVar[bool] = False  # whether the coordinates of xi depend on one another
+    projects: ClassVar[bool] = False  # whether `project` and `project_means` exist
+    joins: ClassVar[bool] = False  # whether `draw_rows` draws for several tensors at once, although the noise is joint
+    redraws: ClassVar[bool] = False  # whether to draw means of a block again costs less than to keep them
 
     # ---- what a distribution says of itself
 

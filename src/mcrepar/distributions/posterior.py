@@ -25,28 +25,17 @@ SamePrior = Callable[["Posterior"], tuple[str, dict[str, Any]] | None]
 
 @dataclass(frozen=True)
 class PosteriorRow:
-    """A family of posteriors, W = f(loc + scale * xi).
-
-    Args:
-        noise: the distribution of xi, from the fixed parameters and the number of weights of the tensor.
-        form: how noise becomes a weight.
-        support: where its density is positive.
-        fixed: the parameters that are not learned.
-        group: the row of the paper's Table 1 that names it.
-        generic: values of the fixed parameters for which Table 1 is judged, where they are not the defaults.
-        same_prior: the prior that is the same distribution, as a name and parameters; None where there is none.
-        aliases: other spellings.
-    """
+    """A family of posteriors, W = f(loc + scale * xi)."""
 
     name: str
-    noise: Callable[[Fixed, int], Noise]
-    form: Form
-    support: Interval
-    fixed: tuple[Parameter, ...] = ()
-    group: str = ""
-    generic: Mapping[str, Any] = field(default_factory=dict)
-    same_prior: SamePrior | None = None
-    aliases: tuple[str, ...] = ()
+    noise: Callable[[Fixed, int], Noise]  # of xi, from the fixed parameters and the tensor's number of weights
+    form: Form  # how noise becomes a weight
+    support: Interval  # where its density is positive
+    fixed: tuple[Parameter, ...] = ()  # the parameters that are not learned
+    group: str = ""  # the row of the paper's Table 1 that names it
+    generic: Mapping[str, Any] = field(default_factory=dict)  # fixed values that Table 1 is judged for, if no defaults
+    same_prior: SamePrior | None = None  # the same distribution as a prior, by name and parameters, where there is one
+    aliases: tuple[str, ...] = ()  # other spellings
 
     def __reduce__(self) -> tuple[Callable[[str], PosteriorRow], tuple[str]]:
         return _row, (self.name,)  # a row is pickled as its name

@@ -20,17 +20,11 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """coefficient * statistic(w - center); for a statistic of log w the centre is subtracted from log w.
+    """coefficient * statistic(w - center); for a statistic of log w the centre is subtracted from log w."""
 
-    Args:
-        statistic: what is averaged.
-        coefficient: a number or a tensor that broadcasts to the weights.
-        center: likewise.
-    """
-
-    statistic: Statistic
-    coefficient: Number
-    center: Number = 0.0
+    statistic: Statistic  # what is averaged
+    coefficient: Number  # a number or a tensor that broadcasts to the weights
+    center: Number = 0.0  # likewise
 
     def __call__(self, w: Tensor) -> Tensor:
         moved = isinstance(self.center, Tensor) or self.center != 0
@@ -41,19 +35,13 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class LogDensity:
-    """log p(w) = constant + sum of terms.
+    """log p(w) = constant + sum of terms."""
 
-    Args:
-        terms: what depends on w.
-        constant: per weight; a number or a tensor that broadcasts to the weights.
-        total: a number added once for the whole tensor, from its number of weights (a joint distribution).
-        penalty: what the KL adds per unit of a weight's posterior variance (a hierarchical prior).
-    """
-
-    terms: tuple[Term, ...]
-    constant: Number = 0.0
+    terms: tuple[Term, ...]  # what depends on w
+    constant: Number = 0.0  # per weight; a number or a tensor that broadcasts to the weights
+    # added once for the whole tensor, from its number of weights (a joint distribution)
     total: Callable[[int], float] = field(default=lambda size: 0.0)
-    penalty: Number = 0.0
+    penalty: Number = 0.0  # what the KL adds per unit of a weight's posterior variance (a hierarchical prior)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(t for t in self.terms if not _vanishes(t.coefficient)))
@@ -71,70 +59,42 @@ def _vanishes(coefficient: Number) -> bool:
 
 @dataclass(frozen=True)
 class PriorRow:
-    """A family of priors.
-
-    Args:
-        density: its log density, from the values of its parameters.
-        support: where its density is positive, from the same.
-        groups: the rows of the paper's Table 1 that name it.
-        kernel: whether it is offered as an improper kernel too (math.md B, Pareto and Dirichlet).
-        simplex: whether its support is a simplex, on which no elementwise posterior lives.
-        generic: values for which Table 1 is judged, where they are not the defaults.
-        like: the class of torch.distributions that is the same distribution with the same names.
-        optimal: the values that minimise the KL to a posterior, where they have a closed form, by parameter.
-        lengths: the parameters that may be given relative to the size of a network's weights.
-        learned: whether a network may learn its parameters.
-        around_one: parameters that put it around 1 with about this standard deviation, for a prior over factors.
-        single: the row that it is over one weight, with the same parameters, where that is another one.
-        aliases: other spellings.
-    """
+    """A family of priors."""
 
     name: str
     parameters: tuple[Parameter, ...]
-    density: Callable[[Values], LogDensity]
-    support: Callable[[Values], Interval] = lambda values: HALF_LINE
-    groups: tuple[str, ...] = ()
-    kernel: bool = False
-    simplex: bool = False
-    generic: Mapping[str, Any] = field(default_factory=dict)
-    like: type[td.Distribution] | None = None
+    density: Callable[[Values], LogDensity]  # its log density, from the values of its parameters
+    support: Callable[[Values], Interval] = lambda values: HALF_LINE  # where its density is positive, from the same
+    groups: tuple[str, ...] = ()  # the rows of the paper's Table 1 that name it
+    kernel: bool = False  # whether it is offered as an improper kernel too (math.md B, Pareto and Dirichlet)
+    simplex: bool = False  # whether its support is a simplex, on which no elementwise posterior lives
+    generic: Mapping[str, Any] = field(default_factory=dict)  # values that Table 1 is judged for, if no defaults
+    like: type[td.Distribution] | None = None  # torch's class of the same distribution with the same names
+    # by parameter: the value that minimises the KL to a posterior, where it has a closed form
     optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
-    lengths: tuple[str, ...] = ()
-    learned: bool = True
+    lengths: tuple[str, ...] = ()  # the parameters that may be given relative to the size of a network's weights
+    learned: bool = True  # whether a network may learn its parameters
+    # parameters that put it around 1 with about this standard deviation, for a prior over factors
     around_one: Callable[[float], Mapping[str, Any]] | None = None
-    single: PriorRow | None = None
-    aliases: tuple[str, ...] = ()
+    single: PriorRow | None = None  # what it is over one weight, with the same parameters, where that is another row
+    aliases: tuple[str, ...] = ()  # other spellings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prior:
-    """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object.
+    """A prior over the weights of a tensor; made by `prior`, or from any torch.distributions object."""
 
-    Args:
-        name: the family's name, or the class of an external distribution.
-        values: its parameters, numbers or tensors; a tensor that requires grad is learned.
-        build: its log density, from the values.
-        support: where its density is positive.
-        improper: whether it stands for its kernel, without support or normalisation.
-        simplex: whether its support is a simplex.
-        row: its row of the table, None for an external distribution.
-        relative: the unit of its lengths that a network fills in, "fan_in" or "spread"; "" for absolute numbers.
-        shape: of an external distribution that is not over a single number.
-        source: the external distribution.
-        expected: whether it stands for a statistic whose expectation is asked for, not for a density.
-    """
-
-    name: str
-    values: Values
-    build: Callable[[Values], LogDensity]
-    support: Interval
-    improper: bool = False
-    simplex: bool = False
-    row: PriorRow | None = None
-    relative: str = ""
-    shape: tuple[int, ...] = ()
-    source: td.Distribution | None = None
-    expected: bool = False
+    name: str  # the family's name, or the class of an external distribution
+    values: Values  # its parameters, numbers or tensors; a tensor that requires grad is learned
+    build: Callable[[Values], LogDensity]  # its log density, from the values
+    support: Interval  # where its density is positive
+    improper: bool = False  # whether it stands for its kernel, without support or normalisation
+    simplex: bool = False  # whether its support is a simplex
+    row: PriorRow | None = None  # its row of the table, None for an external distribution
+    relative: str = ""  # the unit of its lengths that a network fills in, "fan_in" or "spread"; "" for absolute numbers
+    shape: tuple[int, ...] = ()  # of an external distribution that is not over a single number
+    source: td.Distribution | None = None  # the external distribution
+    expected: bool = False  # whether it stands for a statistic whose expectation is asked for, not for a density
 
     def __repr__(self) -> str:
         if self.source is not None:

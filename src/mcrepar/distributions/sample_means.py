@@ -33,25 +33,15 @@ Draw = Callable[[Source, int, int], list[Tensor]]  # source, draws, size -> one 
 
 @dataclass(frozen=True)
 class MeansDistribution:
-    """Where the mean of M statistics comes from in `stats`.
+    """Where the mean of M statistics comes from in `stats`."""
 
-    Args:
-        kind: "exact" (their own distribution), "matched" (exact mean and covariance) or "drawn" (M draws, averaged).
-        from_draws: the smallest M for which this distribution is used; below it the noise is drawn and averaged.
-        note: one clause for `explain`.
-        taus: the statistics whose means are drawn at once.
-        core: which draws them; None where the noise is drawn and averaged.
-        completion: how other statistics follow from them; None where there are no others.
-        order: the position of each statistic asked for among all of these; None where it is the same.
-    """
-
-    kind: str
-    from_draws: int
-    note: str
-    taus: tuple[Monomial, ...] = ()
-    core: Draw | None = None
-    completion: Completion | None = None
-    order: tuple[int, ...] | None = None
+    kind: str  # "exact" (their own distribution), "matched" (exact mean and covariance) or "drawn" (M draws, averaged)
+    from_draws: int  # the smallest M for which this distribution is used; below it the noise is drawn and averaged
+    note: str  # one clause for `explain`
+    taus: tuple[Monomial, ...] = ()  # the statistics whose means are drawn at once
+    core: Draw | None = None  # which draws them; None where the noise is drawn and averaged
+    completion: Completion | None = None  # how other statistics follow from them; None where there are no others
+    order: tuple[int, ...] | None = None  # where each statistic asked for is among all of these; None: in order
 
     def draw(self, source: Source, draws: int, size: int) -> list[Tensor]:
         """One tensor (size,) per statistic."""

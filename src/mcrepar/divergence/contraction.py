@@ -207,11 +207,6 @@ class Tuple:
 
     G(n(theta) * t(xi)) is the mean over the draws xi of the terms of log p(W(theta, xi)), summed over the weights.
 
-    Args:
-        q: the posterior, for its form.
-        terms: of the prior.
-        entries: of each term.
-
     >>> import mcrepar
     >>> parts = mcrepar.explain("normal", "normal").tuple
     >>> loc, scale, xi = torch.tensor([0.5]), torch.tensor([2.0]), torch.tensor([[1.0], [-1.0]])
@@ -219,9 +214,9 @@ class Tuple:
     tensor(-2.1250)
     """
 
-    q: Posterior
-    terms: Sequence[Term]
-    entries: Sequence[tuple[Entry, ...]]
+    q: Posterior  # for its form
+    terms: Sequence[Term]  # of the prior
+    entries: Sequence[tuple[Entry, ...]]  # of each term
 
     def n(self, theta: Posterior | Sequence[Tensor]) -> Tensor:
         """What depends on the learned parameters, with a graph: (entries, *shape).

@@ -56,17 +56,12 @@ GAUSS[1:10:2], GAUSS[11::2] = torch.tensor(_GAUSS, dtype=torch.float64), torch.t
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """E log p(W) of some weights.
+    """E log p(W) of some weights."""
 
-    Args:
-        value: (weights,).
-        error: its estimated error, (weights,).
-        slopes: by the scale, the location and the prior's tensors, (weights,) each, or of the shape of a tensor that
-            does not go weight by weight; None where it was not asked for.
-    """
-
-    value: Tensor
-    error: Tensor
+    value: Tensor  # (weights,)
+    error: Tensor  # its estimated error, (weights,)
+    # by the scale, the location and the prior's tensors, (weights,) each, or of the shape of a tensor that does not go
+    # weight by weight; None where it was not asked for
     slopes: list[Tensor | None]
 
 

@@ -28,33 +28,23 @@ ALIASES = {"closed": "exact"}
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """How E log p(W) is estimated: a row of `METHODS`, which users may add to.
+    """How E log p(W) is estimated: a row of `METHODS`, which users may add to."""
 
-    Args:
-        meaning: one clause for people.
-        run: from a job to what it estimates.
-        refusal: why it does not apply to a plan, from the plan and the method's own name; None where it does.
-        auto: why `auto` takes it for a request, "" where it does not; the first row that gives a reason is taken.
-        check: why a request asks for what this plan has not; None where it does not.
-        fallback: the method that runs in its place, and why, where a request has too few draws for it.
-        samples: whether it draws noise, so that it has a number M of draws and a variance.
-        replays: whether it takes the noise in chunks that can be drawn again, the same for all such methods.
-        weights: whether it computes weights in the precision of the tensors, which may overflow.
-        options: the options of a request that it alone has.
-        contracts: whether its KL is a contraction with moments, or with means that are drawn at once.
-    """
-
-    meaning: str
-    run: Callable[[Job], Estimate]
+    meaning: str  # one clause for people
+    run: Callable[[Job], Estimate]  # from a job to what it estimates
+    # why it does not apply to a plan, from the plan and the method's own name; None where it does
     refusal: Callable[[Plan, str], McreparError | None] = lambda plan, name: None
+    # why `auto` takes it for a request, "" where it does not; the first row that gives a reason is taken
     auto: Callable[[Plan, Estimator], str] = lambda plan, request: ""
+    # why a request asks for what this plan has not; None where it does not
     check: Callable[[Plan, Estimator], McreparError | None] = lambda plan, request: None
+    # the method that runs in its place, and why, where a request has too few draws for it
     fallback: Callable[[Plan, Estimator], tuple[str, str] | None] = lambda plan, request: None
-    samples: bool = True
-    replays: bool = True
-    weights: bool = False
-    options: tuple[str, ...] = ()
-    contracts: bool = False
+    samples: bool = True  # whether it draws noise, so that it has a number M of draws and a variance
+    replays: bool = True  # whether it takes noise in chunks that can be drawn again, the same for all such methods
+    weights: bool = False  # whether it computes weights in the precision of the tensors, which may overflow
+    options: tuple[str, ...] = ()  # the options of a request that it alone has
+    contracts: bool = False  # whether its KL is a contraction with moments, or with means that are drawn at once
 
 
 @dataclass(frozen=True)

@@ -138,19 +138,13 @@ def named_extremes(q: Posterior, p: Prior) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A statistic whose expectation is known under some posteriors.
+    """A statistic whose expectation is known under some posteriors."""
 
-    Args:
-        applies: whether it is known, from the families: the posterior, the statistic and its centre (None: a tensor).
-        mean: E statistic(W - center), weight by weight, or summed already where it is joint.
-        condition: when it holds, in words; "" for always.
-        holds: whether these tensors meet the condition.
-    """
-
+    # whether it is known, from the families: the posterior, the statistic and its centre (None: a tensor)
     applies: Callable[[PosteriorKey, Statistic, float | None], bool]
-    mean: Callable[[Posterior, Term], Tensor | None]
-    condition: str = ""
-    holds: Callable[[Posterior, Term], bool] = lambda q, term: True
+    mean: Callable[[Posterior, Term], Tensor | None]  # E statistic(W - center), by weight, or summed where it is joint
+    condition: str = ""  # when it holds, in words; "" for always
+    holds: Callable[[Posterior, Term], bool] = lambda q, term: True  # whether these tensors meet the condition
 
     def total(self, q: Posterior, term: Term) -> Tensor:
         """coefficient * E statistic(W - center), summed over the weights, in float64."""
