@@ -46,9 +46,7 @@ class StudentT(Noise):
 class Horseshoe(Noise):
     """z lam with lam a half-Cauchy variate, held below the slab c: lam -> c lam / sqrt(c^2 + lam^2).
 
-    Args:
-        slab: c; None leaves the raw horseshoe, whose density is (2 pi^3)^(-1/2) e^y E1(y), y = xi^2/2, and
-            which has no mean.
+    Without a slab it is the raw horseshoe, with density (2 pi^3)^(-1/2) e^y E1(y), y = xi^2/2, and without a mean.
 
     >>> from mcrepar.distributions.statistics import Monomial
     >>> round(Horseshoe(2.0).moment(Monomial(2)), 12) == round(4 / 3, 12)  # c^2 / (1 + c)
@@ -57,7 +55,7 @@ class Horseshoe(Noise):
     inf
     """
 
-    slab: float | None
+    slab: float | None  # c
 
     def __post_init__(self) -> None:
         if self.slab is not None:

@@ -227,13 +227,7 @@ class Noise(ABC):
     ) -> list[Tensor]:
         """One draw of mean_i tau(xi_i) over i = 1..draws for every weight, in a time independent of `draws`.
 
-        Args:
-            taus: the statistics.
-            draws: M, at least `means_distribution(taus).from_draws`.
-            size: number of weights.
-            dtype: of the result.
-            device: of the result.
-            generator: where the numbers come from (None: torch's global one).
+        Arguments are those of `draw`, with `draws` at least `means_distribution(taus).from_draws`.
         """
         return self.means_distribution(taus).draw(Source(dtype, device, generator), draws, size)  # (size,) each
 

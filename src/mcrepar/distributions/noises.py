@@ -173,11 +173,6 @@ class GammaPower(Noise):
 
     E xi^p = factor^p Gamma(k + r p) / Gamma(k).
 
-    Args:
-        shape: k.
-        exponent: r (Weibull 1/k_w, Rayleigh 1/2, Inverse-Gamma -1).
-        factor: Rayleigh sqrt(2).
-
     >>> GammaPower(2.5).label, GammaPower(3.0, -1.0).label
     ('Gamma(2.5)', 'Gamma(3)^-1')
     >>> GammaPower(3.0, -1.0).moment(Monomial(3))
@@ -187,9 +182,9 @@ class GammaPower(Noise):
     positive: ClassVar[bool] = True
     symmetric: ClassVar[bool] = False
 
-    shape: float
-    exponent: float = 1.0
-    factor: float = 1.0
+    shape: float  # k
+    exponent: float = 1.0  # r (Weibull 1/k_w, Rayleigh 1/2, Inverse-Gamma -1)
+    factor: float = 1.0  # Rayleigh sqrt(2)
 
     def __post_init__(self) -> None:
         require_positive("shape", self.shape)
@@ -248,14 +243,11 @@ class GammaPower(Noise):
 class SignedGammaPower(Noise):
     """s G^(1/c), s a fair sign, G ~ Gamma(1/c, 1): the Error distribution, q0 = c e^{-|xi|^c} / (2 Gamma(1/c)).
 
-    Args:
-        power: c (Laplace 1).
-
     >>> round(SignedGammaPower(1.0).moment(Monomial(4)), 10)
     24.0
     """
 
-    power: float
+    power: float  # c (Laplace 1)
 
     def __post_init__(self) -> None:
         require_positive("power", self.power)
@@ -313,9 +305,6 @@ class SignedGammaPower(Noise):
 class InverseGaussian(Noise):
     """IG(1, phi), the Wald distribution: log q0 = log(phi/2pi)/2 - (3/2) log xi - phi (xi - 1)^2 / (2 xi).
 
-    Args:
-        concentration: phi.
-
     >>> InverseGaussian(2.0).means_distribution((Monomial(1), Monomial(-1))).kind
     'exact'
     """
@@ -323,7 +312,7 @@ class InverseGaussian(Noise):
     positive: ClassVar[bool] = True
     symmetric: ClassVar[bool] = False
 
-    concentration: float
+    concentration: float  # phi
 
     def __post_init__(self) -> None:
         require_positive("concentration", self.concentration)

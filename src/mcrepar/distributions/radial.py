@@ -42,9 +42,6 @@ class Radial(Noise):
 
     E xi_j^2 = 1/d, E xi_j^4 = 9 / (d (d + 2)).
 
-    Args:
-        size: d.
-
     >>> round(Radial(1000).moment(Monomial(2)), 15)
     0.001
     """
@@ -54,7 +51,7 @@ class Radial(Noise):
     joins: ClassVar[bool] = True
     redraws: ClassVar[bool] = True
 
-    size: int
+    size: int  # d
 
     def __post_init__(self) -> None:
         require_positive("size", self.size)
