@@ -13,6 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from mcrepar.distributions.posterior import Posterior, free_tensors
+from mcrepar.distributions.posteriors import posterior
+from mcrepar.distributions.prior import Prior
+from mcrepar.divergence.contraction import Product, contract
+from mcrepar.divergence.methods import Estimator
+from mcrepar.divergence.plan import Plan, explain
 from mcrepar.errors import ParameterError
 from mcrepar.inspect.graph import leaf_of, post_order, saved_bytes
 
@@ -20,10 +26,6 @@ if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from mcrepar.distributions.posterior import Posterior
-    from mcrepar.distributions.prior import Prior
-    from mcrepar.divergence.plan import Plan
 
 # Kinds of node, in the colours of Okabe and Ito and each with a marker of its own, so that hue is not needed.
 _STYLE = {
@@ -85,8 +87,6 @@ def single_weight(name: str, **parameters: Any) -> Posterior:
     >>> single_weight("radial", scale=0.2).scale
     tensor(0.2000, requires_grad=True)
     """
-    from mcrepar.distributions.posteriors import posterior
-
     start = {"loc": 0.4, "scale": 0.3}
     for learned in posterior(name).row.learned:
         value = parameters.get(learned, start[learned])
@@ -159,9 +159,6 @@ class GraphPanel:
 
 def graph_panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[GraphPanel]:
     """One panel per M of the direct estimate, then one of the reparameterized estimate."""
-    from mcrepar.divergence.methods import Estimator
-    from mcrepar.divergence.plan import explain
-
     for draws in n_mc_iter:
         if not 1 <= draws <= _LEGIBLE:
             raise ParameterError(
@@ -169,8 +166,8 @@ def graph_panels(q: Posterior, p: Prior, n_mc_iter: Sequence[int]) -> list[Graph
                 f"a loop is drawn for 1 to {_LEGIBLE:,} draws",
                 f"n_mc_iter between 1 and {_LEGIBLE:,}",
             )
-    plan, names = explain(q, p), _names(q, p)
-    p = p.over(q.numel)
+    plan, p = explain(q, p), p.over(q.numel)
+    names = free_tensors(q) | {f"prior {name}": value for name, value in p.tensors.items()}
     plan.decide(Estimator(method="repar", n_mc_iter=max(n_mc_iter), force=True))  # raises where there is no tuple
     direct, repar = _estimates(q, p, plan)
     return [
@@ -187,7 +184,6 @@ _Estimate = Callable[[int], Tensor]
 
 def _estimates(q: Posterior, p: Prior, plan: Plan) -> tuple[_Estimate, _Estimate]:
     """The cross-entropy from M draws: in a loop as the paper prints it, and as the sum of n(theta) t."""
-    from mcrepar.divergence.contraction import Product, contract
 
     def noise(draws: int) -> Tensor:
         xi = q.noise.draw(draws, q.numel, dtype=q.dtype, device=q.device, generator=None)
@@ -212,13 +208,6 @@ def _estimates(q: Posterior, p: Prior, plan: Plan) -> tuple[_Estimate, _Estimate
         return contract(q, products, eager=True)
 
     return direct, repar
-
-
-def _names(q: Posterior, p: Prior) -> dict[str, Tensor]:
-    """The learned parameters by name: the posterior's as they are, the prior's marked as such."""
-    from mcrepar.distributions.posterior import free_tensors
-
-    return free_tensors(q) | {f"prior {name}": value for name, value in p.tensors.items()}
 
 
 def _draw(axes: Axes, panel: GraphPanel) -> None:
