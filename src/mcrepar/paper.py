@@ -170,10 +170,8 @@ def _given(options: Any) -> dict[str, Any]:
         try:
             float(given[key])
         except (TypeError, ValueError):
-            why = "it is not a number"
-            raise ParameterError(
-                f"{asked} with {key}={given[key]!r}", why, f"a number such as {DEFAULTS[key]}"
-            ) from None
+            instead = f"a number such as {DEFAULTS[key]}"
+            raise ParameterError(f"{asked} with {key}={given[key]!r}", "it is not a number", instead) from None
     rho = given["posterior_rho_init"]
     if isinstance(rho, bool) or not isinstance(rho, numbers.Real) or not -700 < float(rho) < 700:
         why = "log(1 + exp(it)) is no positive number"

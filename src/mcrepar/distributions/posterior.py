@@ -276,9 +276,6 @@ def _alike(asked: str, given: Mapping[str, Number]) -> dict[str, Tensor]:
             a, b = getattr(reference, aspect), getattr(tensor, aspect)
             if a != b:
                 text = [tuple(x) if aspect == "shape" else x for x in (a, b)]
-                raise ParameterError(
-                    asked,
-                    f"{first} has {aspect} {text[0]} and {name} has {text[1]}",
-                    f"one {aspect} for both",
-                )
+                why = f"{first} has {aspect} {text[0]} and {name} has {text[1]}"
+                raise ParameterError(asked, why, f"one {aspect} for both")
     return {n: v if isinstance(v, Tensor) else torch.full_like(reference, v) for n, v in given.items()}

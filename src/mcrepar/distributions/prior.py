@@ -44,17 +44,14 @@ class LogDensity:
     penalty: Number = 0.0  # what the KL adds per unit of a weight's posterior variance (a hierarchical prior)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", tuple(t for t in self.terms if not _vanishes(t.coefficient)))
+        # a number that is 0 stays it, unlike a tensor that is learned or filled in
+        live = (t for t in self.terms if isinstance(t.coefficient, Tensor) or t.coefficient != 0)
+        object.__setattr__(self, "terms", tuple(live))
 
     @property
     def joint(self) -> bool:
         """Whether a term looks at the whole tensor at once."""
         return any(isinstance(t.statistic, General) and t.statistic.joint for t in self.terms)
-
-
-def _vanishes(coefficient: Number) -> bool:
-    """Whether a coefficient is 0 and stays it: a number, not a tensor that is learned or filled in."""
-    return not isinstance(coefficient, Tensor) and coefficient == 0
 
 
 @dataclass(frozen=True)

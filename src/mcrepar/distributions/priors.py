@@ -61,18 +61,10 @@ def _real(values: Values) -> Interval:
     return LINE
 
 
-def _fixed(value: Number) -> float | None:
-    """A shape as a number, or None where it is learned or has a shape of its own."""
-    if isinstance(value, Tensor):
-        return float(value) if value.dim() == 0 and not value.requires_grad else None
-    return value
-
-
 def _raised(power: Number, label: str, absolute: bool) -> Statistic:
-    """x^power or |x|^power; a statistic without a tuple where the power itself is learned."""
-    number = _fixed(power)
-    if number is not None:
-        return Monomial(number, absolute=absolute)
+    """x^power or |x|^power; a statistic without a tuple where the power is learned or has a shape of its own."""
+    if not isinstance(power, Tensor) or (power.dim() == 0 and not power.requires_grad):
+        return Monomial(float(power), absolute=absolute)
     return General(lambda x: x.abs() ** power, label, _largest(power), smooth=not absolute)
 
 
@@ -198,11 +190,8 @@ def _nearest_scale(q: Posterior, v: Values) -> Tensor:
     return squares.mean().sqrt()
 
 
-LOC, SCALE, RATE = (
-    Parameter("loc", REAL, 0.0),
-    Parameter("scale", POSITIVE, 1.0),
-    Parameter("rate", POSITIVE, 1.0),
-)
+LOC, SCALE = Parameter("loc", REAL, 0.0), Parameter("scale", POSITIVE, 1.0)
+RATE = Parameter("rate", POSITIVE, 1.0)
 
 
 def _at_one(std: float) -> dict[str, float]:
@@ -309,7 +298,7 @@ def prior(name: str, *, improper: bool = False, relative: str | None = None, **p
         values[p.name] = _word(asked, row, p.name, value) if isinstance(value, str) else check_value(asked, p, value)
     numbers = {p.name: p.default if isinstance(values[p.name], str) else values[p.name] for p in row.parameters}
     support = HALF_LINE if improper else row.support(numbers)
-    build = _kernel(row.density) if improper else row.density
+    build = (lambda present: LogDensity(row.density(present).terms)) if improper else row.density
     return Prior(row.name, values, build, support, improper, row.simplex and not improper, row, relative or "")
 
 
@@ -323,7 +312,3 @@ def _word(asked: str, row: PriorRow, name: str, word: str) -> str:
         why = f"{name} is a number, a tensor, or one of these words"
         raise ParameterError(f"{asked} with {name}={word!r}", why, " or ".join(map(repr, words)))
     return word
-
-
-def _kernel(density: Callable[[Values], LogDensity]) -> Callable[[Values], LogDensity]:
-    return lambda values: LogDensity(density(values).terms)

@@ -256,10 +256,5 @@ def _coordinate_curve(size: int) -> Curve:
         heights = inner - 0.5 * np.exp(2 * (t[:, None] + log_cosh))
     top = heights.max(1)
     sums = top + np.log(np.exp(heights - top[:, None]).sum(1))
-    constant = 0.5 * math.log(2) - math.log(math.pi) + _log_gamma_ratio((size - 1) / 2)
+    constant = 0.5 * math.log(2) - math.log(math.pi) + math.log(gamma_ratio((size - 1) / 2, 0.5))
     return Curve(grid.low, grid.step, torch.tensor(sums + constant + t))
-
-
-def _log_gamma_ratio(a: float) -> float:
-    """log Gamma(a + 1/2) - log Gamma(a), without the cancellation of two large logarithms."""
-    return math.log(gamma_ratio(a, 0.5))

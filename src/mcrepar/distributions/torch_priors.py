@@ -33,11 +33,8 @@ def as_prior(p: object) -> Prior:
     if isinstance(p, Prior):
         return p
     if not isinstance(p, td.Distribution):
-        raise ParameterError(
-            f"a prior of type {type(p).__name__}",
-            "it has no density",
-            "prior(name, ...) or a torch distribution",
-        )
+        instead = "prior(name, ...) or a torch distribution"
+        raise ParameterError(f"a prior of type {type(p).__name__}", "it has no density", instead)
     dist: td.Distribution = p
     while isinstance(dist, td.Independent):  # the sum over weights is the same
         dist = dist.base_dist

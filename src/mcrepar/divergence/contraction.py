@@ -172,8 +172,7 @@ def _eager(q: Posterior, loc: Number, products: Sequence[Product]) -> Tensor:
 def _summand(q: Posterior, loc: Number, product: Product) -> Number:
     """coefficient n(theta) t, elementwise; what needs no gradient is multiplied first, and so is no node."""
     entry, coefficient, center = product.entry, product.coefficient, product.center
-    known: Number = product.t
-    known = _times(known, entry.factor)
+    known = _times(product.t, entry.factor)
     factors: list[Number] = []
     if entry.loc_power:
         factors.append(_shifted_power(loc, center, entry.loc_power))

@@ -153,14 +153,10 @@ def expectation(weights: Weights, max_elements: int) -> Expectation:
     blocks = [_integrate(weights[start : start + width]) for start in range(0, len(weights.scale), width)]
     whole = [False] * weights.theta + list(weights.shared)
     slopes = [
-        None if not need else _sum(parts) if one else torch.cat(parts)
+        None if not need else torch.stack(parts).sum(0) if one else torch.cat(parts)
         for need, one, parts in zip(weights.needed, whole, zip(*(b.slopes for b in blocks), strict=True), strict=True)
     ]
     return Expectation(torch.cat([b.value for b in blocks]), torch.cat([b.error for b in blocks]), slopes)
-
-
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(parts)).sum(0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -254,10 +254,6 @@ def _stream(plan: Plan, request: Estimator) -> str:
     return "nothing is known of this function, and a quadrature may miss its features" if plan.p.external else ""
 
 
-def _quad(plan: Plan, request: Estimator) -> str:
-    return "not every expectation has a closed form, and a quadrature has no variance"
-
-
 def _too_few(plan: Plan, request: Estimator) -> tuple[str, str] | None:
     taus = tuple(t for t in estimates.drawn_statistics(plan.q, plan.taus, request.entropy) if not t.constant)
     means = plan.q.noise.means_distribution(taus) if plan.right and taus else None
@@ -283,8 +279,9 @@ METHODS = {
     "regen": Method(
         "M draws of the weights, drawn again in the backward", estimates.averaged(average.regen), weights=True),
     "quad": Method(
-        "an adaptive quadrature over the noise",
-        estimates.quad, _needs_single_weights, _quad, samples=False, replays=False),
+        "an adaptive quadrature over the noise", estimates.quad, _needs_single_weights,
+        lambda plan, request: "not every expectation has a closed form, and a quadrature has no variance",
+        samples=False, replays=False),
     "taylor": Method(
         "repar on Taylor polynomials of the statistics, biased",
         estimates.taylor, _needs_polynomials, check=_check_degree, options=("degree", "center")),
