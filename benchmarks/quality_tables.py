@@ -14,21 +14,38 @@ TITLES = {"fashion-lenet5": "Fashion-MNIST, LeNet-5, 20 epochs; OOD: MNIST",
           "cifar10-resnet20": "CIFAR-10, ResNet-20, 24 epochs; OOD: SVHN crops"}  # fmt: skip
 
 
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its 95 % interval over seeds; 0 where there is one."""
+    mean, count = sum(values) / len(values), len(values)
+    if count == 1:
+        return mean, 0.0
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (count - 1) / count)
+    return mean, float(stats.t.ppf(0.975, count - 1)) * error
+
+
 def _interval(values: Sequence[float], digits: int) -> str:
     """The mean, with a 95 % interval over seeds where there are several."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
-    return f"{mean:.{digits}f} ± {float(stats.t.ppf(0.975, len(values) - 1)) * error:.{digits}f}"
+    mean, error = mean_and_error(values)
+    return f"{mean:.{digits}f}" if len(values) == 1 else f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
-def classes_block(found: dict[str, Any]) -> list[str]:
-    """Every method on every task with classes: mean and 95 % interval over seeds."""
+def by_method(found: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """The runs of tasks with classes: task, method, seeds."""
     by: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for run in found.values():
         if run["task"] in TITLES:
             by[run["task"]][run["method"]].append(run)
+    return by
+
+
+def ood(run: dict[str, Any]) -> dict[str, float]:
+    """AUROC of the out-of-distribution set, by entropy and by mutual information."""
+    return next(value for key, value in run.items() if key.startswith("ood "))
+
+
+def classes_block(found: dict[str, Any]) -> list[str]:
+    """Every method on every task with classes: mean and 95 % interval over seeds."""
+    by = by_method(found)
     lines = [
         "Test parts; every method has the same network, data, epochs and augmentation, ours have the whole KL "
         "(beta = 1) and predict with 20 draws. An interval is a 95 % interval over seeds. OOD is the AUROC by entropy "
@@ -42,12 +59,12 @@ def classes_block(found: dict[str, Any]) -> list[str]:
                   "|---|---|---|---|---|---|---|---|"]  # fmt: skip
         for method, runs in by[task].items():
             test = [run["test"] for run in runs]
-            ood = [next(v for k, v in run.items() if k.startswith("ood ")) for run in runs]
+            outside = [ood(run) for run in runs]
             single = all(row["mutual_information"] < 1e-6 for row in test)
             cells = [_interval([row[key] for row in test], 3)
                      for key in ("accuracy", "nll", "ece", "accuracy_most_confident_half")]  # fmt: skip
-            cells += [_interval([row["entropy"] for row in ood], 3)]
-            cells += ["-" if single else _interval([row["mutual_information"] for row in ood], 3)]
+            cells += [_interval([row["entropy"] for row in outside], 3)]
+            cells += ["-" if single else _interval([row["mutual_information"] for row in outside], 3)]
             lines.append(f"| {method} | {len(runs)} | {' | '.join(cells)} |")
     return lines
 
@@ -58,9 +75,9 @@ def fashion_block(found: dict[str, Any]) -> list[str]:
     rows = []
     for method, name in names.items():
         runs = [run for run in found.values() if (run["task"], run["method"]) == ("fashion-lenet5", method)]
-        test, ood = [run["test"] for run in runs], [run["ood mnist"]["entropy"] for run in runs]
+        test, outside = [run["test"] for run in runs], [ood(run)["entropy"] for run in runs]
         cells = [_interval([row[key] for row in test], 3) for key in ("accuracy", "nll", "ece")]
-        rows.append(f"| {name}, {len(runs)} seeds | {' | '.join(cells)} | {_interval(ood, 3)} |")
+        rows.append(f"| {name}, {len(runs)} seeds | {' | '.join(cells)} | {_interval(outside, 3)} |")
     head = "LeNet-5 on Fashion-MNIST, 20 epochs, beta = 1 (95 % intervals):"
     return [head, "", "| network | accuracy | NLL | ECE | OOD AUROC by entropy |", "|---|---|---|---|---|", *rows]
 
