@@ -104,15 +104,9 @@ class Noise(ABC):
         generator: torch.Generator | None = None,
         radius: Tensor | None = None,
     ) -> Tensor:
-        """Independent draws of xi, one per row.
+        """Independent draws of xi for `size` weights, one per row.
 
-        Args:
-            draws: number of rows.
-            size: number of weights.
-            dtype: of the result.
-            device: of the result.
-            generator: where the numbers come from (None: torch's global one).
-            radius: the norm of every row, for blocks of one joint draw (`split`); others ignore it.
+        `radius` is the norm of every row, for blocks of one joint draw (`split`); others ignore it.
         """
         return self._sample(Source(dtype, device, generator), draws, size, radius)  # (draws, size)
 
@@ -255,22 +249,11 @@ class Noise(ABC):
         return False
 
     def project(self, source: Source, *shape: int) -> Tensor:
-        """One projection of xi for every output, jointly over the last dimension, which has the outputs.
-
-        Args:
-            source: of random numbers.
-            shape: of the result, (..., outputs).
-        """
+        """One projection of xi for every output, jointly over the last dimension of `shape`, (..., outputs)."""
         raise self._lacks("project", "a distribution with projects = True")
 
     def project_means(self, source: Source, draws: int, *shape: int) -> tuple[Tensor, Tensor]:
-        """The means of projections and of their squares over M draws, in a time independent of M.
-
-        Args:
-            source: of random numbers.
-            draws: M, at least 30.
-            shape: of the results, (..., outputs).
-        """
+        """The means of projections and of their squares over `draws` >= 30, in a time independent of `draws`."""
         raise self._lacks("project_means", "a distribution with projects = True")
 
 

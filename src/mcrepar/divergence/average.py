@@ -51,12 +51,7 @@ class Integrand:
         return self.q.form.weights(loc, theta[0], xi)
 
     def log_prob(self, zeta: Sequence[Tensor], w: Tensor) -> Tensor:
-        """The sum of the terms over draws and the weights of a block.
-
-        Args:
-            zeta: the prior's tensors, cut to the block.
-            w: the weights, (draws, block).
-        """
+        """The sum of the terms over the weights w of a block, (draws, block), with the prior's tensors cut to it."""
         tensors = dict(zip(self.p.tensors, zeta, strict=True))
         total: Tensor | None = None
         for term in self.p.build({**self.p.values, **tensors}).terms:
