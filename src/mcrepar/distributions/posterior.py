@@ -17,6 +17,7 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, Interval, Number, P
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
 
+LEARNED = {name: Parameter(name, POSITIVE if name == "scale" else REAL) for name in ("loc", "scale", "log_scale")}
 TEMPLATE_SIZE = 1000  # the d of a Radial posterior that was asked for by name, without a tensor
 
 Fixed = Mapping[str, Any]
@@ -161,7 +162,7 @@ class Posterior:
         variance: Tensor = (2 * (self.loc + first)).exp() * torch.expm1((second - 2 * first).clamp_min(0.0))
         return torch.where(second.isinf(), math.inf, variance)
 
-    def raw_moment(self, k: int) -> Tensor:
+    def raw_moment(self, k: float) -> Tensor:
         """E W^k for k = 1 or an exponential outer map, elementwise."""
         if self.form.outer is EXP:
             log_mgf = self.noise.log_mgf(k * self.scale)
@@ -243,10 +244,9 @@ def bind(row: PosteriorRow, fixed: Fixed, learned: Mapping[str, Any], validate: 
     asked = f"posterior({row.name!r})"
     if not learned:
         return Posterior(row, fixed, row.noise(fixed, TEMPLATE_SIZE))
-    constraints = {"loc": REAL, "scale": POSITIVE, "log_scale": REAL}
     given: dict[str, Number] = {}
     for name, value in learned.items():
-        checked = check_value(asked, Parameter(name, constraints[name]), value, validate)
+        checked = check_value(asked, LEARNED[name], value, validate)
         assert checked is not None
         given[name] = checked
     if "scale" in given and "log_scale" in given:
@@ -261,8 +261,7 @@ def bind(row: PosteriorRow, fixed: Fixed, learned: Mapping[str, Any], validate: 
     size = next(iter(tensors.values())).numel()
     if size == 0:
         raise ParameterError(asked, "the tensor holds no weight", "a tensor with at least one element")
-    names = ("loc", "scale", "log_scale")
-    return Posterior(row, fixed, row.noise(fixed, size), *(tensors.get(name) for name in names))
+    return Posterior(row, fixed, row.noise(fixed, size), *(tensors.get(name) for name in LEARNED))
 
 
 def _alike(asked: str, given: Mapping[str, Number]) -> dict[str, Tensor]:

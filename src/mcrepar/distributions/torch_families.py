@@ -16,7 +16,7 @@ from torch.distributions.utils import broadcast_all
 
 from mcrepar.distributions.forms import Form, expand
 from mcrepar.distributions.parameters import HALF_LINE, LINE, POSITIVE, REAL, WHOLE, Interval, Parameter
-from mcrepar.distributions.posterior import Posterior, PosteriorRow, free_tensors
+from mcrepar.distributions.posterior import LEARNED, Posterior, PosteriorRow, free_tensors
 from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.priors import PRIORS
 from mcrepar.errors import ParameterError
@@ -168,7 +168,7 @@ def _constraint(parameter: Parameter) -> Any:
 
 def _made(row: PosteriorRow) -> type[Family]:
     """The class of a row."""
-    learned = [Parameter(name, POSITIVE if name == "scale" else REAL) for name in row.learned]
+    learned = [LEARNED[name] for name in row.learned]
     kind = Argument.POSITIONAL_OR_KEYWORD
     arguments = [
         *(Argument(p.name, kind) for p in learned),

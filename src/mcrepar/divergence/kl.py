@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.forms import IDENTITY, Entry
-from mcrepar.distributions.parameters import POSITIVE, REAL, Number, Parameter, check_value
-from mcrepar.distributions.posterior import Posterior, check_posterior, free_tensors
+from mcrepar.distributions.parameters import Number, check_value
+from mcrepar.distributions.posterior import LEARNED, Posterior, check_posterior, free_tensors
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.distributions.torch_priors import as_expected, as_prior
@@ -310,7 +310,7 @@ def diagnosis(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
     """Why a value is not finite; `nan`: it is not even infinite."""
     try:
         for name, tensor in free_tensors(q).items():
-            check_value(plan.pair, Parameter(name, POSITIVE if name == "scale" else REAL), tensor)
+            check_value(plan.pair, LEARNED[name], tensor)
         for parameter in p.row.parameters if p.row is not None else ():
             check_value(f"{plan.pair}, prior", parameter, p.values[parameter.name])
     except ParameterError as error:
