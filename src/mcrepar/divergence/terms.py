@@ -192,17 +192,11 @@ def _mgf(q: Posterior, term: Term) -> Tensor:
     assert isinstance(term.statistic, Monomial)
     p = term.statistic.power
     if not isinstance(term.center, Tensor) and term.center == 0:
-        return _power(q, p)
+        return q.raw_moment(p)
     mean: Tensor = (-term.center) ** int(p) * torch.ones_like(q.scale)
     for k in range(1, int(p) + 1):
-        mean = mean + math.comb(int(p), k) * (-term.center) ** (int(p) - k) * _power(q, float(k))
+        mean = mean + math.comb(int(p), k) * (-term.center) ** (int(p) - k) * q.raw_moment(float(k))
     return mean
-
-
-def _power(q: Posterior, p: float) -> Tensor:
-    log_mgf = q.noise.log_mgf(p * q.scale)
-    assert log_mgf is not None
-    return (p * q.loc + log_mgf).exp()
 
 
 def _equal_scales(q: Posterior, term: Term) -> bool:
