@@ -179,12 +179,9 @@ def lagrange(at: Tensor, points: int) -> Tensor:
     for k in range(points - 1):
         below.append(below[-1] * distances[k])
         above.append(above[-1] * distances[points - 1 - k])
-    norms = torch.ones(points, dtype=torch.float64)
-    for i in range(points):
-        for j in range(points):
-            norms[i] *= (i - j) if i != j else 1
+    norms = [math.prod(i - j for j in range(points) if j != i) for i in range(points)]
     weights = torch.stack([b * a for b, a in zip(below, reversed(above), strict=True)])
-    return weights / norms.to(at).reshape(-1, *[1] * at.dim())  # (points, *at.shape)
+    return weights / at.new_tensor(norms).reshape(-1, *[1] * at.dim())  # (points, *at.shape)
 
 
 def window(at: Tensor, count: int, points: int) -> tuple[Tensor, Tensor]:
