@@ -18,7 +18,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.chunks import Chunks
-from mcrepar.divergence.sums import flat, weight_order
+from mcrepar.divergence.sums import flat, weight_order, wide_sum
 from mcrepar.errors import MethodError, ParameterError
 
 
@@ -120,7 +120,7 @@ def _accumulate(
             value = integrand.log_prob(leaves, w)
             sources = [x for x in (w, *leaves) if x.requires_grad]
             found = list(torch.autograd.grad(value, sources, allow_unused=True)) if value.requires_grad else []
-        detached = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+        detached = value.detach().to(wide_sum(value.device))
         values[block.start] = values[block.start] + detached if block.start in values else detached
         if found and w.requires_grad and (slope := found.pop(0)) is not None:
             by_loc, by_scale = integrand.q.form.pull_back(slope, w.detach(), xi)

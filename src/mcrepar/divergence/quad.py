@@ -23,7 +23,7 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.average import Integrand, refuse_second_derivatives
 from mcrepar.divergence.chunks import COPIES, CPU_BLOCK
 from mcrepar.divergence.integral import Expectation, Weights, expectation
-from mcrepar.divergence.sums import block_size
+from mcrepar.divergence.sums import block_size, wide_sum
 
 FROM = 5_000  # weights from which a table is cheaper
 CHECKED = 200  # weights at random whose quadrature a table must meet
@@ -61,8 +61,7 @@ def integrated(integrand: Integrand, max_bytes: int, total: bool = True) -> tupl
 
 def _wide(integrand: Integrand, inputs: Sequence[Tensor], needed: Sequence[bool]) -> Weights:
     """The weights in double precision, with the prior's values for each of them."""
-    dtype = torch.float32 if inputs[0].device.type == "mps" else torch.float64
-    split = len(integrand.theta)
+    dtype, split = wide_sum(inputs[0].device), len(integrand.theta)
     scale, *rest = (x.detach().to(dtype) if x.is_floating_point() else x for x in inputs)
     loc, zeta = rest[0] if split == 2 else integrand.q.loc, rest[split - 1 :]
     spread = [integrand.spread(z) for z in zeta]
