@@ -1,6 +1,7 @@
 """A model with its likelihood and its preparation: both survive a folder, and predictions use both."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -180,3 +181,16 @@ def test_tensors_and_names_become_what_they_mean(tmp_path):
     again = TrainedModel.load(tmp_path / "model", nn.Linear(2, 1))
     assert again.prepare == prepare
     assert isinstance(again.likelihood, mcrepar.likelihoods.Normal)
+
+
+def test_real_numbers_of_another_unit_are_warned_of():
+    model = TrainedModel(
+        mcrepar.bayesian(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), None, Preparation((0.3,), (0.4,))
+    )
+    images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(images, draws=2)
+        model.predict(images / 255, draws=2)
+    with pytest.warns(UserWarning, match="divided by 255"):
+        model.predict(images.float(), draws=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from mcrepar import checks
 from mcrepar.divergence.chunks import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import LIKELIHOODS, Categorical, Likelihood, likelihood_of
-from mcrepar.nn.batches import Output, from_numpy, the_tensor
+from mcrepar.nn.batches import Output, fitting, from_numpy, real_tensors, the_tensor
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING, note_training
@@ -28,8 +26,6 @@ from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pas
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
-
-MISFIT = re.compile(r"cannot be multiplied|expected input|Expected \dD|should contain \d+ elements|size mismatch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +139,9 @@ def _nll_and_kl(
             else:
                 with _default_rng_from(generator, bnn):
                     if last_layer_draws is None:
-                        u = the_tensor(_run(bnn, args, kwargs, x) if eager else bnn(*args, **kwargs), output)
+                        with fitting("elbo", bnn, args, kwargs) if eager else contextlib.nullcontext():
+                            out = bnn(*args, **kwargs)
+                        u = the_tensor(out, output)
                     else:
                         bound = last_layer_draws == "exact" and isinstance(chosen, Categorical)
                         u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output), not bound)
@@ -162,18 +160,6 @@ def _nll_and_kl(
         return nlls[0] if len(nlls) == 1 else torch.stack(nlls).mean(), total_kl(bnn, generator=generator)
 
 
-def _run(bnn: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> Any:
-    """The network's output; what torch says of an input that does not fit, as a sentence that names its shape."""
-    try:
-        return bnn(*args, **kwargs)
-    except RuntimeError as error:
-        if not MISFIT.search(str(error)):
-            raise
-        shapes = ", ".join(f"{name} of shape {tuple(t.shape)}" for name, t in _inputs(x)) or "this x"
-        instead = "examples of the shape that its layers were built for"
-        raise ParameterError("elbo", f"the network cannot take {shapes} ({error})", instead) from error
-
-
 def _outputs_at_once(
     bnn: nn.Module,
     draws: int,
@@ -183,7 +169,9 @@ def _outputs_at_once(
     generator: torch.Generator | None,
 ) -> Tensor | None:
     """The outputs of all draws, (draws, examples, ...), as one after the other has them; None where they run so."""
-    if not isinstance(bnn, BayesianModule) or bnn.mode != "weights" or bnn.members:
+    if not isinstance(bnn, BayesianModule) or bnn.members:
+        return None
+    if bnn.mode != "weights" and not (bnn.mode == "auto" and not bnn.examplewise):
         return None
     if stack_size(bnn, args, kwargs, output) < draws:
         return None
@@ -249,19 +237,8 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(x), {}) if several else ((x,), {})
 
 
-def _inputs(x: Any) -> Iterator[tuple[str, Tensor]]:
-    """The floating-point tensors of x by their names."""
-    if isinstance(x, Tensor):
-        if x.is_floating_point():
-            yield "x", x
-        return
-    for path, leaf in pytree.tree_flatten_with_path(dict(x) if isinstance(x, Mapping) else x)[0]:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            yield f"x{pytree.keystr(path)}", leaf
-
-
 def _check_input(x: Any) -> None:
-    for name, tensor in _inputs(x):
+    for name, tensor in real_tensors(x):
         checks.refuse(
             lambda found=tensor: found.isnan().any(),  # type: ignore[misc]
             partial(_missing, name, tensor),
@@ -292,7 +269,7 @@ def _not_finite(bnn: nn.Module, likelihood: Likelihood, x: Any, output: Tensor, 
     """Which tensor it was: a parameter, else the input, else the output, else the likelihood."""
     named: dict[str, Tensor] = dict(bnn.named_parameters())
     named |= {f"likelihood.{name}": p for name, p in likelihood.named_parameters()}
-    inputs = dict(_inputs(x))
+    inputs = dict(real_tensors(x))
     named |= inputs | {"the network's output": output}
     wrong = next((name for name, t in named.items() if not bool(t.isfinite().all())), "log p(y | output) alone")
     value = log_prob[~log_prob.isfinite()][0].item()

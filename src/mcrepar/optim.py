@@ -109,12 +109,14 @@ class NaturalGradient(torch.optim.Optimizer):
             _check(tensor)
         scales = [tensor.log_scale for tensor in found]
         means = [tensor.loc for tensor in found if tensor.loc is not None]
-        ours = {id(p) for p in (*scales, *means)}
+        priors = [p for tensor in found for p in tensor.learned.parameters()]  # which no prior of their own pulls to 0
+        ours = {id(p) for p in (*scales, *means, *priors)}
         plain = [p for p in net.parameters() if id(p) not in ours]
         kinds = [
             {"params": scales, "kind": "scale", "lr": scale_lr, "data_size": size, "largest": max_scale_step},
             {"params": means, "kind": "mean", "lr": lr, "momentum": momentum},
             {"params": plain, "kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+            {"params": priors, "kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": 0.0},
         ]
         defaults = {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([group for group in kinds if group["params"]], defaults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,11 +14,13 @@ from torch import Tensor, nn
 from mcrepar.data.batches import standardise
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
+from mcrepar.nn.calibration import outside
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.saving import read_model, write_model
 from mcrepar.prediction import MAX_BYTES, Prediction, predict
 from mcrepar.validation import whole_number
 
+FAR = 50.0  # standard deviations from the training data, in the mean, that are no examples of the kind
 LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions of a batch
 
 
@@ -93,7 +96,21 @@ class TrainedModel:
             batch_size: examples of each.
         """
         dtype = next((p.dtype for p in self.bnn.parameters() if p.is_floating_point()), torch.float32)
-        return Batches(self.prepare, torch.as_tensor(x), whole_number("batch_size", batch_size), dtype)
+        found = Batches(self.prepare, torch.as_tensor(x), whole_number("batch_size", batch_size), dtype)
+        self._warn_of_units(found.x)
+        return found
+
+    def _warn_of_units(self, x: Tensor) -> None:
+        """Say that real numbers are far from the training data, as images of 0 to 255 are where uint8 was meant."""
+        if not (self.prepare.mean and x.is_floating_point() and x.device.type == "cpu" and len(x)):
+            return
+        away = float(self.prepare(x[:16]).abs().mean())
+        if away > FAR:
+            warnings.warn(
+                f"in the mean the examples are {away:.0f} standard deviations away from the training data; images with "
+                "values of 0 to 255 belong into uint8, or are divided by 255",
+                stacklevel=outside(),
+            )
 
     def predict(
         self,

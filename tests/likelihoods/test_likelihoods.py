@@ -173,6 +173,16 @@ def test_the_expectation_of_classes_is_a_bound(y):
     torch.testing.assert_close(without, Categorical().log_prob(mean, y))
 
 
+@pytest.mark.parametrize("size", [1.0, 32.0, 512.0])
+def test_the_bound_is_never_above_jensens(size):
+    mean, variance = 3 * randn(50, 10, seed=5), size * randn(50, 10, seed=6).square()
+    jensen, bound = torch.logsumexp(mean + 0.5 * variance, 1), expected_normaliser(mean, variance)
+    assert bool((bound <= jensen).all())
+    u = mean + variance.sqrt() * torch.randn(4000, 50, 10, generator=seeded(7), dtype=torch.float64)
+    found = torch.logsumexp(u, 2)
+    assert bool((bound > found.mean(0) - 5 * found.std(0) / math.sqrt(4000)).all())  # a false alarm: 1e-5
+
+
 def test_the_noisy_dirichlet_matches_gammas():
     """exp of its Normal has the mean and the variance of Gamma(a, 1): both are a."""
     likelihood, y = NoisyDirichlet(0.3), torch.tensor([1])

@@ -151,3 +151,43 @@ def test_networks_that_return_more():
     assert predict(named, x, draws=2, output="logits").mean.shape == (7, 2)
     assert predict(pair, x, draws=2, output=0).mean.shape == (7, 2)
     assert predict(pair, x, draws=2, output=lambda out: out[0][:, :1]).mean.shape == (7, 1)
+
+
+class Bag(nn.Module):
+    """One output for all rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(x.mean(0, keepdim=True))
+
+
+@pytest.mark.parametrize("draws", [1, 3, "moments"])
+def test_an_output_has_a_row_for_every_example_that_x_was_cut_into(draws):
+    bnn, x = mcrepar.bayesian(Bag()), torch.ones(600, 4)
+    with pytest.raises(ParameterError, match=r"gives 1 row for 256 examples.*\[x\]"):
+        predict(bnn, x, draws)
+    assert predict(bnn, [x], draws).mean.shape == (1, 3)
+
+
+@pytest.mark.parametrize("ask", ["elbo", "predict", "moments", "calibrate_moments"])
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.ones(3, 5), r"x of shape \(3, 5\).*the shape that its layers were built for"),
+        (torch.ones(3, 4).double(), r"torch\.float64.*x\.to\(torch\.float32\)"),
+        ((torch.ones(3, 4), torch.ones(3)), "other arguments than the 2 in x"),
+    ],
+)
+def test_an_x_that_does_not_fit_is_refused_by_its_shape(ask, x, words):
+    bnn = mcrepar.bayesian(nn.Linear(4, 2))
+    calls = {
+        "elbo": lambda: mcrepar.elbo(bnn, "categorical", x, torch.zeros(3).long(), 10),
+        "predict": lambda: predict(bnn, x, 3),
+        "moments": lambda: predict(bnn, x, "moments"),
+        "calibrate_moments": lambda: mcrepar.calibrate_moments(bnn, x),
+    }
+    with pytest.raises(ParameterError, match=words):
+        calls[ask]()

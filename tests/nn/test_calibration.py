@@ -338,3 +338,9 @@ def test_a_state_dict_says_that_its_pooled_statistics_are_of_before():
         bnn.state_dict()
     assert caught[0].filename == __file__
     bnn.calibrate(x).state_dict()
+
+
+def test_a_batch_without_examples_is_refused():
+    bnn = bayesian(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(ParameterError, match="no examples"):
+        bnn.calibrate(torch.ones(0, 3))

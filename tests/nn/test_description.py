@@ -9,6 +9,7 @@ from torch import nn
 import mcrepar
 from mcrepar import ParameterError, bayesian, kl, prior
 from mcrepar.divergence.methods import Estimator
+from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 
 
@@ -38,6 +39,7 @@ def restored(bnn, **options):
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:load_state_dict")
 def test_the_saved_priors_replace_those_the_network_was_built_with(options):
     posterior = options.get("posterior", "normal")
     bnn = changed(bayesian(nn.Linear(3, 2), **{"posterior": posterior, **options}))
@@ -98,3 +100,10 @@ def test_a_damaged_state_is_refused(state):
     bnn = bayesian(nn.Linear(3, 2))
     with pytest.raises(ParameterError, match="does not hold families and priors"):
         bnn.load_state_dict({**bnn.state_dict(), "_extra_state": state})
+
+
+def test_a_state_with_another_prior_replaces_it_and_says_so():
+    bnn = bayesian(nn.Linear(3, 2), prior="laplace")
+    with pytest.warns(UserWarning, match="the prior of the state, normal, in the place of laplace"):
+        bnn.load_state_dict(bayesian(nn.Linear(3, 2), prior="normal").state_dict())
+    assert next(iter(random_tensors(bnn).values())).options.prior.name == "normal"

@@ -233,3 +233,18 @@ def test_rows_are_read_once_where_they_are_shared():
     nll = torch.stack([-mcrepar.likelihoods.Normal().log_prob(one, y).mean() for one in u]).mean()
     for one, two in zip(gradients(e.loss, bnn), gradients(nll + kl(bnn) / 10, bnn), strict=True):
         torch.testing.assert_close(one, two)
+
+
+def test_a_parameter_without_dimensions_is_drawn():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.gain = nn.Linear(4, 3), nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.layer(x) * self.gain
+
+    bnn = bayesian(Scaled())
+    assert bnn.draw()["gain"].shape == ()
+    mcrepar.elbo(bnn, "categorical", torch.ones(5, 4), torch.zeros(5).long(), 5, draws=3).loss.backward()
+    assert all(p.grad is not None for p in bnn.parameters())

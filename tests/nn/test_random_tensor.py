@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar import POSTERIORS, MethodError, bayesian, kl, posterior, prior
 from mcrepar.divergence.methods import METHODS, Method
-from mcrepar.nn.random_tensor import RandomTensor, laid_out, median
+from mcrepar.nn.random_tensor import RandomTensor, laid_out, median, random_tensors
 from mcrepar.nn.select import places, spread
 from tests.conftest import seeded, z_score
 
@@ -331,3 +331,13 @@ def test_a_network_sees_methods_that_are_added_after_it_was_made(monkeypatch):
     monkeypatch.setitem(METHODS, "refused", row)
     with pytest.raises(MethodError, match="a test refuses it"):
         kl(bnn, method="refused")
+
+
+def test_a_replica_whose_parameters_are_attributes_keeps_its_location():
+    bnn = bayesian(nn.Linear(3, 2), initial_std=1e-6)
+    tensor = next(iter(random_tensors(bnn).values()))
+    replica = tensor._replicate_for_data_parallel()
+    replica._parameters = {}
+    for name, value in tensor._parameters.items():
+        setattr(replica, name, None if value is None else value.detach())
+    torch.testing.assert_close(replica.draw(), tensor.mean().detach(), atol=1e-4, rtol=0)

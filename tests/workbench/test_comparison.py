@@ -98,3 +98,16 @@ def test_refusals(tmp_path):
         compare([a])
     with pytest.raises(ParameterError, match="it holds no run"):
         compare([tmp_path / "nothing"])
+
+
+@pytest.mark.parametrize(("file", "key", "value"), [("metrics.json", "split", "train"), ("run.json", "digest", "b")])
+def test_runs_on_other_examples_are_refused(tmp_path, file, key, value):
+    folders = [write(tmp_path / name, 0.5, seed=seed) for seed, name in enumerate("ab")]
+    for folder, changed in zip(folders, ({}, {key: value}), strict=True):
+        results = json.loads((folder / "metrics.json").read_text())
+        data = {"split": "test", "digest": "a", **changed}
+        (folder / "metrics.json").write_text(json.dumps({**results, "data": {"split": data["split"], "count": 3}}))
+        (folder / "run.json").write_text(json.dumps({"data": {"digest": data["digest"]}}))
+    with pytest.raises(ParameterError, match="different data"):
+        compare(folders)
+    assert compare(folders[:1]).rows

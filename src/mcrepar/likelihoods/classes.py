@@ -28,7 +28,8 @@ def expected_normaliser(mean: Tensor, variance: Tensor) -> Tensor:
     a = mean.softmax(1)
     for _ in range(TILTS):
         a = 0.5 * (a + torch.softmax(mean + (0.5 - a) * variance, 1))
-    return 0.5 * (a.square() * variance).sum(1) + torch.logsumexp(mean + (0.5 - a) * variance, 1)
+    bound = 0.5 * (a.square() * variance).sum(1) + torch.logsumexp(mean + (0.5 - a) * variance, 1)
+    return torch.minimum(bound, torch.logsumexp(mean + 0.5 * variance, 1))  # large variances need more steps
 
 
 class Categorical(Likelihood):

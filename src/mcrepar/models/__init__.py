@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value, closest
+from mcrepar.validation import check_value, closest, from_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,6 +128,7 @@ def model(
             near = closest(option, row.options) or ["none"]
             raise ParameterError(f"{asked} with {option}=", "the network has no such option", ", ".join(near))
     kinds = get_type_hints(row.make.__init__)
+    options = {option: from_text(value, kinds[option]) for option, value in options.items()}
     for option, value in {"classes": classes, "channels": channels, **options}.items():
         counts = type(row.options.get(option, 1)) is int  # so do classes and channels
         if (counts and type(value) is not int) or (type(value) is int and value < 1):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from mcrepar.errors import ParameterError
 
 _MOVED: Any = (Tensor, PackedSequence)
 Output = int | str | Callable[[Any], Tensor] | None
+MISFIT = re.compile(r"cannot be multiplied|expected input|Expected \dD|should contain \d+ elements|size mismatch")
+OTHER_DTYPE = re.compile(r"the same dtype|expected scalar type|Input type \(.*\) and (weight|bias) type")
+OTHER_ARGUMENTS = re.compile(r"forward\(\) (takes .* given|got an unexpected keyword|missing \d+ required)")
 
 
 def from_numpy(value: Any, net: nn.Module) -> Any:
@@ -84,6 +89,12 @@ class Batches:
             else:
                 yield ((inputs,) if isinstance(inputs, Tensor) or hasattr(inputs, "_fields") else tuple(inputs)), {}
 
+    def check_rows(self, rows: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse an output without a row for every example that x was cut into."""
+        if self.whole and rows != (count := examples(args, kwargs)):
+            why = f"the network gives {rows} {'row' if rows == 1 else 'rows'} for {count} examples"
+            raise ParameterError("predict(bnn, x)", why, "[x], a list of batches, where x is one batch by itself")
+
     def _cut(self) -> Iterator[Any]:
         leaves, spec = pytree.tree_flatten(dict(self.x) if isinstance(self.x, Mapping) else self.x)
         lengths = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
@@ -110,6 +121,42 @@ class Batches:
             )
 
 
+def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of examples of a batch: the length of the first tensor that is passed."""
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+
+
+def real_tensors(x: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of real numbers in x, with their places."""
+    if isinstance(x, Tensor):
+        if x.is_floating_point():
+            yield "x", x
+        return
+    for path, leaf in pytree.tree_flatten_with_path(dict(x) if isinstance(x, Mapping) else x)[0]:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield f"x{pytree.keystr(path)}", leaf
+
+
+@contextmanager
+def fitting(asked: str, net: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """What torch says of an input that does not fit a network, as a sentence that names the input's shape."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        if OTHER_ARGUMENTS.search(str(error)):
+            why = f"the network takes other arguments than the {len(args) + len(kwargs)} in x ({error})"
+            raise ParameterError(asked, why, "Give a tensor, or a tuple or dict of just its arguments.") from error
+        shaped, typed = MISFIT.search(str(error)), OTHER_DTYPE.search(str(error))
+        if not shaped and not typed:
+            raise
+        given = real_tensors(args[0] if len(args) == 1 and not kwargs else kwargs or args)
+        what = ", ".join(f"{name} of shape {tuple(t.shape)} and {t.dtype}" for name, t in given) or "this x"
+        dtype = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
+        instead = "examples of the shape that its layers were built for" if shaped else f"x.to({dtype})"
+        raise ParameterError(asked, f"the network cannot take {what} ({error})", instead) from error
+
+
 def the_tensor(out: Any, output: Output) -> Tensor:
     """The one tensor, (examples, ...), of a network's output, by an index, a key or a function where it returns more.
 
@@ -130,13 +177,13 @@ def the_tensor(out: Any, output: Output) -> Tensor:
     return out
 
 
-def check_examples(mean: Tensor) -> None:
+def check_examples(mean: Tensor, asked: str = "predict(bnn, x)") -> None:
     """Refuse outputs that are not finite, by their examples."""
     wrong = ~mean.isfinite().reshape(len(mean), -1).all(1)
     if bool(wrong.any()):
         first, count = int(wrong.nonzero()[0]), int(wrong.sum())
         why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"
-        raise ParameterError("predict(bnn, x)", why, "an x without NaN or infinity, or look at the weights")
+        raise ParameterError(asked, why, "an x without NaN or infinity, or look at the weights")
 
 
 def _keys(out: Any) -> str:

@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
+from mcrepar.nn.batches import examples
 from mcrepar.nn.locks import measuring
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import Draw, alone, run
@@ -84,6 +85,8 @@ class Calibration(nn.Module):
             measure: runs the network on the batch that is kept; what it returns has the norm statistics.
         """
         before = self.kept
+        if not examples(args, kwargs):
+            raise ParameterError("calibrate(...)", "the batch has no examples", "training data, several rows")
         self.keep(args, kwargs)
         try:
             found = measure()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from inspect import signature
@@ -24,7 +25,8 @@ from mcrepar.distributions.priors import prior
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.nn.calibration import Calibration
+from mcrepar.nn.calibration import Calibration, outside
+from mcrepar.nn.options import PRIOR
 from mcrepar.nn.random_tensor import Options, RandomTensor
 from mcrepar.nn.rank1 import RankOne
 
@@ -251,6 +253,14 @@ def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
     found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
     for tensor, there in found.items():
         _check_family(tensor, there)
+    for tensor, there in found.items():
+        if tensor.options.prior.name not in (there.prior.name, PRIOR):  # which nobody may have asked for
+            warnings.warn(
+                f"load_state_dict(...) gives {tensor.name} the prior of the state, {there.prior.name}, in the place of "
+                f"{tensor.options.prior.name}; to train on with another prior, copy loc and log_scale only",
+                stacklevel=outside(),
+            )
+            break
     for tensor, there in found.items():
         tensor.adopt(there.prior, there.pretrained, there.signs)
     restore_initial(random, config)

@@ -15,7 +15,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Bernoulli, Likelihood, OneOfMany, likelihood_of
-from mcrepar.nn.batches import Batches, Output, the_tensor
+from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import evaluating, one_draw
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
@@ -46,6 +46,7 @@ class TensorDiagnosis:
         kl: of the tensor, in nats, without the constant of a hierarchical prior.
         effective: the effective number of random weights, sum of std^2 / (mean^2 + std^2).
         factors: whether it multiplies weights instead of being them.
+        constant: of a hierarchical prior, in nats, the least that its KL can be; `mcrepar.kl` counts it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TensorDiagnosis:
     kl: float
     effective: float
     factors: bool
+    constant: float = 0.0
 
     @property
     def kl_per_weight(self) -> float:
@@ -157,9 +159,10 @@ class Diagnosis:
         """One line for every tensor."""
         rows = [("tensor", "weights", "moved", "spread", "|mean|/std", "at prior", "KL/weight", "effective")]
         for t in self.tensors:
-            rows.append((t.name, f"{t.weights}", _number(t.moved, "+.2f"), _number(t.spread, "+.2f"),
-                         f"{t.signal_to_noise:.3g}", _number(t.at_prior, ".0%"), f"{t.kl_per_weight:.3g}",
-                         f"{t.effective:.0f}"))  # fmt: skip
+            known = (t.moved, "+.2f"), (t.spread, "+.2f"), (t.at_prior, ".0%")
+            moved, spread, at_prior = ("?" if value is None else format(value, how) for value, how in known)
+            rows.append((t.name, f"{t.weights}", moved, spread, f"{t.signal_to_noise:.3g}", at_prior,
+                         f"{t.kl_per_weight:.3g}", f"{t.effective:.0f}"))  # fmt: skip
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
         return "\n".join("  ".join([row[0].ljust(widths[0]), *line[1:]]) for row, line in zip(rows, lines, strict=True))
@@ -167,12 +170,14 @@ class Diagnosis:
     def __str__(self) -> str:
         most = max(self.tensors, key=lambda t: t.kl)
         noisy = _share([(t.noisy, t.weights) for t in self.tensors])
+        constant = sum(t.constant for t in self.tensors)
+        least = f" above the least that the prior allows ({self.kl + constant:,.4g} in all)" if constant else ""
         lines = [
             f"{self.weights:,} random weights in {len(self.tensors)} tensors, effectively {self.effective:,.0f}.",
             "How far their scales moved is not known." if self.moved is None else
             f"Since their initialisation their scales changed by the factor {math.exp(self.moved):.3g} in the mean.",
             f"The noise of {noisy:.0%} is larger than their mean.",
-            f"The KL is {self.kl:,.4g} nats, {self.kl / self.weights:.3g} per weight, most of it in {most.name} "
+            f"The KL is {self.kl:,.4g} nats{least}, {self.kl / self.weights:.3g} per weight, most of it in {most.name} "
             f"({most.kl_per_weight:.3g} per weight).",
         ]  # fmt: skip
         if self.at_prior is not None:
@@ -238,6 +243,7 @@ def _row(tensor: RandomTensor, random: RandomTensor | RankOne) -> TensorDiagnosi
         float(tensor.divergence(None, torch.Generator().manual_seed(0))) / members - hierarchy(p) * size,
         float((1 / (1 + signal.square())).sum()),
         factors,
+        hierarchy(p) * size,
     )
 
 
@@ -324,6 +330,7 @@ def _mutual_information(
         for k in range(draws):
             with one_draw(net, generator, k) as call:
                 outs = torch.cat([the_tensor(call(*args, **kwargs), output) for args, kwargs in batches])
+            check_examples(outs, "diagnose(x)")
             likelihood.check_output(outs)
             rows.append((likelihood.mean(outs).double(), likelihood.aleatoric(outs).double()))
     means, noise = (torch.stack(column) for column in zip(*rows, strict=True))
@@ -335,14 +342,7 @@ def _mutual_information(
     return float(told.sum()) / means.shape[1]
 
 
-# ---- words
-
-
 def _share(pairs: Sequence[tuple[float | None, int]]) -> float | None:
     """The mean of numbers, by weights, of those that are known."""
     known = [(value, weight) for value, weight in pairs if value is not None]
     return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
-
-
-def _number(value: float | None, how: str) -> str:
-    return "?" if value is None else format(value, how)

@@ -104,7 +104,7 @@ class Group:
         w = self.posterior.form.outer.apply(scale * xi if loc is None else torch.addcmul(loc, scale, xi))
         lead = (draws,) if draws else ()
         rows = torch.split_with_sizes(w, self.sizes, -1)  # its backward is one operation
-        parts = [(t, row.view(*lead, *t.log_scale.shape)) for t, row in zip(self.tensors, rows, strict=True)]
+        parts = [(t, row.view((*lead, *t.log_scale.shape))) for t, row in zip(self.tensors, rows, strict=True)]
         return named(zip(self.names, (tensor.whole(part) for tensor, part in parts), strict=True))
 
     def divergence(self, generator: torch.Generator | None = None) -> Tensor:

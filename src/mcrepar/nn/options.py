@@ -26,7 +26,7 @@ from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, uni
 from mcrepar.validation import whole_number
 
 STRUCTURES = ("weights", "rank1")
-SCALE, LOC_SCALE, RELATIVE = 0.3, 3.0, "fan_in"  # of the prior over weights that nobody named
+PRIOR, SCALE, LOC_SCALE, RELATIVE = "hierarchical", 0.3, 3.0, "fan_in"  # the default prior over weights
 
 
 def check_structure(forward: object, structure: object, members: object) -> tuple[int, bool]:
@@ -78,7 +78,7 @@ def _options(given: Mapping[str, Any], factored: bool) -> Options:
     if isinstance(q, str):
         q = factor_posterior(q, float(std)) if factored else posterior_of(q)
     if p is None and not (factored or given["pretrained"]):
-        p = prior_of("hierarchical", scale=SCALE, loc_scale=LOC_SCALE, relative=RELATIVE)
+        p = prior_of(PRIOR, scale=SCALE, loc_scale=LOC_SCALE, relative=RELATIVE)
     p = "normal" if p is None else p
     if isinstance(p, str):
         p = factor_prior(p) if factored else prior_of(p)

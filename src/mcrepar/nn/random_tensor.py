@@ -218,7 +218,10 @@ class RandomTensor(nn.Module):
     def centre(self) -> Tensor | None:
         """The location, learned or fixed."""
         loc = self._parameters.get("loc")  # a module's own way is slow
-        return self._buffers.get("fixed_loc") if loc is None else loc
+        if loc is not None:
+            return loc
+        fixed: Tensor | None = self._buffers.get("fixed_loc")
+        return getattr(self, "loc", None) if fixed is None else fixed  # a replica's parameters are attributes
 
     def mean(self) -> Tensor:
         """E W; the median where no mean exists."""

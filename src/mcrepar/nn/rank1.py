@@ -26,7 +26,8 @@ from mcrepar.distributions.priors import prior
 from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.forwards.layer_weight import Weight, examples
+from mcrepar.nn.batches import examples
+from mcrepar.nn.forwards.layer_weight import Weight
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -167,8 +168,8 @@ def _relative_std(noise: Noise) -> float:
     return math.sqrt(max(second / first**2 - 1, 0.0)) if math.isfinite(second) else math.inf
 
 
-def factor_prior(name: str) -> Prior:
-    """A prior over factors by its name: around 1, with a standard deviation of FACTOR_STD or near it."""
+def factor_prior(name: str, **given: Any) -> Prior:
+    """A prior over factors by its name: around 1, with a standard deviation of FACTOR_STD, but for what is given."""
     p = prior(name)
     assert p.row is not None
     if p.row.around_one is None:
@@ -177,7 +178,7 @@ def factor_prior(name: str) -> Prior:
             "a factor is near 1, and this family has no location to put there",
             f"mcrepar.prior({p.name!r}, ...) with its parameters, or 'normal'",
         )
-    return prior(name, **p.row.around_one(FACTOR_STD))
+    return prior(name, **{**p.row.around_one(FACTOR_STD), **given})
 
 
 def check_factors(place: Place, options: Options) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from mcrepar.nn.batches import Batches, Output, the_tensor
+from mcrepar.nn.batches import Batches, Output, fitting, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.checkpointing import running
 from mcrepar.nn.groups import SMALL, Group
@@ -50,13 +50,23 @@ def outputs(
     """The outputs of some draws, numbered from `first`, for every batch: (draws, examples, ...) each."""
     if draws == 1 or not isinstance(bnn, BayesianModule):
         with one_draw(bnn, generator, first) as call:
-            return [the_tensor(call(*args, **kwargs), output).unsqueeze(0) for args, kwargs in batches]
+            return _of_batches(bnn, batches, lambda args, kwargs: the_tensor(call(*args, **kwargs), output)[None])
     stack = draw_stack(bnn, draws, generator, first)
     fixed: dict[str, Tensor] = {}
     if any(isinstance(module, _NormBase) for module in bnn.net.modules()):  # statistics, the same for all draws
         whole = complete(bnn, {name: w[0] for name, w in stack.items()})
         fixed = {name: t for name, t in whole.items() if name not in stack}
-    return [run_stack(bnn, stack, output, args, kwargs, fixed) for args, kwargs in batches]
+    return _of_batches(bnn, batches, lambda args, kwargs: run_stack(bnn, stack, output, args, kwargs, fixed))
+
+
+def _of_batches(bnn: nn.Module, batches: Batches, run: Callable[[Any, Any], Tensor]) -> list[Tensor]:
+    """The outputs for every batch, (draws, examples, ...), of inputs that fit."""
+    found = []
+    for args, kwargs in batches:
+        with fitting("predict(bnn, x)", bnn, args, kwargs):
+            found.append(run(args, kwargs))
+        batches.check_rows(found[-1].shape[1], args, kwargs)
+    return found
 
 
 def stack_size(

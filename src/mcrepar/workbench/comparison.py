@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ CLASSES = ("accuracy", "nll", "ece", "aurc")
 VOXELS = ("dice", "structure_ece", "error_auroc")
 NUMBERS = ("rmse", "log_likelihood", "coverage_90", "width_90")
 TWIN = "deterministic twin"
+EVALUATED_ON = ("name", "split", "count", "size", "classes")  # of metrics.json: what runs must have in common
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """A run that was evaluated: its options, and the numbers of its network and of its twin by name."""
+    """A run that was evaluated: its options, on what, and the numbers of its network and of its twin by name."""
 
     config: TrainConfig
+    data: Mapping[str, Any]
     numbers: Mapping[str, float]
     twin: Mapping[str, float]
 
@@ -103,6 +106,7 @@ def compare(folders: Sequence[str | Path]) -> Comparison:
     runs = [_read(place) for folder in folders for place in _expanded(Path(folder))]
     if not runs:
         raise ParameterError("mcrepar compare", "no run was named", "the folders of evaluated runs")
+    _check_data(runs)
     groups: dict[str, list[EvaluatedRun]] = {}
     options = _differing([run.config for run in runs])
     for run in runs:
@@ -149,7 +153,10 @@ def _read(folder: Path) -> EvaluatedRun:
     config = read_config(folder / "config.yaml")
     try:
         results = read_json(folder / "metrics.json")
-        return EvaluatedRun(config, _numbers(results), _numbers(results, twin=True))
+        data = {key: value for key, value in results.get("data", {}).items() if key in EVALUATED_ON}
+        with suppress(OSError, ValueError, LookupError, TypeError):  # older runs do not tell
+            data["training data"] = read_json(folder / "run.json")["data"]["digest"]
+        return EvaluatedRun(config, data, _numbers(results), _numbers(results, twin=True))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"it holds no results that can be read ({type(error).__name__}: {error})"
         raise ParameterError(f"run {str(folder)!r}", why, f"mcrepar evaluate {folder}") from None
@@ -170,6 +177,16 @@ def _numbers(results: Mapping[str, Any], twin: bool = False) -> dict[str, float]
         if detected:
             found[f"auroc_{name}"] = detected["auroc"]
     return found
+
+
+def _check_data(runs: Sequence[EvaluatedRun]) -> None:
+    """Refuse runs that were evaluated on different examples."""
+    first = runs[0].data
+    for run in runs[1:]:
+        for key in first.keys() & run.data.keys():
+            if first[key] != run.data[key]:
+                why = f"the runs were evaluated on different data: {key} {first[key]} and {run.data[key]}"
+                raise ParameterError("mcrepar compare", why, "runs on one data set, evaluated on the same part of it")
 
 
 def _differing(configs: Sequence[TrainConfig]) -> list[str]:

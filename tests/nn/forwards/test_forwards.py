@@ -360,6 +360,17 @@ class Outside(nn.Module):
         return self.last(x @ self.used.weight.T)
 
 
+class Bag(nn.Module):
+    """One output for all rows of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.each, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.each(x).relu().mean(0, keepdim=True))
+
+
 BOTH = {"last.weight", "last.bias"}
 AUTO = {  # a network, its input, a posterior, other options, and the weights with noise of their own for every example
     "dense": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, bias=False)), (5, 4), "normal", {},
@@ -370,7 +381,8 @@ AUTO = {  # a network, its input, a posterior, other options, and the weights wi
                (5, 1, 4, 4), "normal", {}, {"2.weight"}),
     "rows of sequences": (lambda: nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3)), (5, 6, 4), "normal", {}, set()),
     "sequences": (lambda: nn.Linear(4, 3), (5, 6, 4), "normal", {}, set()),
-    "one example": (lambda: nn.Linear(4, 3), (4,), "normal", {}, set()),
+    "one example": (lambda: nn.Linear(4, 3), (4,), "normal", {}, {"weight", "bias"}),
+    "a bag": (Bag, (5, 4), "normal", {}, set()),
     "gamma": (lambda: nn.Linear(4, 3), (5, 4), "gamma", {"signs": "keep", "prior": "gamma"}, set()),
     "recurrent": (lambda: nn.LSTM(3, 2), (5, 2, 3), "normal", {}, set()),
     "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 3, batch_first=True), (5, 6, 4), "normal", {}, set()),
@@ -388,8 +400,7 @@ def test_auto_gives_every_layer_the_least_noise_that_it_allows(case):
     parts = [out[0] if isinstance(out, tuple) else out for out in (first, again)]
     assert not torch.equal(*parts)
     parts[0].sum().backward()
-    used = [t.log_scale.grad is not None for t in random_tensors(bnn).values()]
-    assert all(used) or case == "outside of a layer"
+    assert all(t.log_scale.grad is not None for t in random_tensors(bnn).values())
 
 
 def test_auto_has_the_distribution_of_one_sample_and_noise_of_its_own_for_every_example():
@@ -418,6 +429,44 @@ def test_a_first_forward_that_is_taken_back_leaves_no_trace():
     assert torch.equal(*outs)
     assert torch.equal(bnn.net.norm.running_mean, other.net.norm.running_mean)
     assert bnn.net.norm.num_batches_tracked == 1
+
+
+def test_a_first_forward_runs_at_most_twice_however_many_layers_share_a_sample():
+    """Once with noise for every example, once more for the weights of attention that are used outside of layers."""
+    net, runs = nn.TransformerEncoderLayer(4, 2, 3, batch_first=True), []
+    layers = nn.Sequential(*(copy.deepcopy(net) for _ in range(3)))
+    layers[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    bayesian(layers, "normal", forward="auto")(torch.ones(5, 6, 4))
+    assert len(runs) <= 2
+
+
+def test_other_rows_later_on_cost_the_noise_of_examples_nothing():
+    bnn = bayesian(nn.Linear(4, 3), "normal", forward="auto")
+    for shape in ((5, 4), (4,), (5, 6, 4), (5, 4)):
+        bnn(torch.ones(shape))
+    same = bnn(torch.ones(5, 4))
+    assert bnn.examplewise == {"weight", "bias"}
+    assert not torch.equal(same[0], same[1])
+    sequence = bnn(torch.ones(1, 6, 4))
+    assert torch.equal(sequence[0, 0], sequence[0, 1])  # one sample of the weights
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(("build", "shape"), [(lambda: nn.Linear(4, 2), (5, 3, 4)), (CalledTwice, (5, 4))])
+def test_a_network_that_is_compiled_before_it_ran_has_one_sample(build, shape, fullgraph):
+    bnn = bayesian(build(), "normal", forward="auto").eval()
+    compiled = torch.compile(bnn, backend="eager", fullgraph=fullgraph)
+    first, again = (compiled(torch.ones(shape)) for _ in range(2))
+    assert not torch.equal(first, again)
+    if len(shape) == 3:  # and no dropout
+        assert torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("forward", ["local", "flipout"])
+def test_rows_that_a_network_makes_of_an_example_are_warned_of(forward):
+    net = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3), nn.Unflatten(0, (5, 6)))
+    with pytest.warns(UserWarning, match="independent noise"):
+        bayesian(net, "normal", forward=forward)(torch.ones(5, 6, 4))
 
 
 def test_auto_is_saved_as_what_it_was(tmp_path):

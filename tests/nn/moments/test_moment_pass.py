@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -306,3 +307,21 @@ def test_bad_arguments():
         predict(bnn, X, draws="moment")
     with pytest.raises(ParameterError, match="nothing in it is Bayesian"):
         calibrate_moments(nn.Linear(2, 2), X)
+
+
+def test_factors_are_fitted_to_finite_data_only():
+    with pytest.raises(ParameterError, match="not finite"):
+        mcrepar.calibrate_moments(mcrepar.bayesian(nn.Linear(2, 1)), torch.tensor([[math.nan, 1.0]]))
+
+
+def test_a_likelihood_that_is_certain_leaves_the_last_factor_as_it_is():
+    net = nn.Linear(2, 2)
+    with torch.no_grad():
+        net.bias.copy_(torch.tensor([1e4, -1e4]))
+    bnn = mcrepar.bayesian(net)
+    factors = []
+    for likelihood in (None, "categorical"):
+        mcrepar.calibrate_moments(bnn, torch.ones(4, 2), generator=seeded(0), likelihood=likelihood)
+        factors.append(bnn.calibration.moment_factors)
+    assert factors[0] == factors[1]
+    assert factors[0][0][1] > 0.5

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcrepar import bayesian
+from mcrepar import ParameterError, bayesian, prior
 from mcrepar.likelihoods import Normal
 from mcrepar.optim import NaturalGradient
 from mcrepar.workbench.training import train
@@ -26,15 +26,16 @@ def groups_of(optimizers):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("structure", ["weights", "rank1"])
 def test_every_parameter_is_in_one_group_and_only_plain_ones_decay(name, structure):
-    net, likelihood = network(structure=structure), Normal("learned")
-    chosen = TrainConfig(optimizer=name, weight_decay=0.1, lr=0.5, scale_lr=0.2)
+    learned = {"prior": prior("normal", scale="learned")} if structure == "weights" else {}
+    net, likelihood = network(structure=structure, **learned), Normal("learned")
+    chosen = TrainConfig(optimizer=name, weight_decay=0.1, lr=0.05, scale_lr=0.2)
     found = groups_of(OPTIMIZERS[name](net, likelihood, chosen, 100))
     wanted = {id(p) for p in (*net.parameters(), *likelihood.parameters())}
     seen = [id(p) for group in found for p in group["params"]]
     assert sorted(seen) == sorted(wanted)
     plain = [group for group in found if group.get("kind", "plain") == "plain"]  # natural gradients decay no others
     decayed = {id(p) for group in plain if group.get("weight_decay") for p in group["params"]}
-    random = {id(p) for n, p in net.named_parameters() if n.endswith((".log_scale", ".loc"))}
+    random = {id(p) for n, p in net.named_parameters() if n.endswith((".log_scale", ".loc")) or ".learned." in n}
     assert decayed == {id(p) for p in net.parameters()} - random
     scales = {id(p) for n, p in net.named_parameters() if n.endswith(".log_scale")}
     assert {group["factor"] for group in found if any(id(p) in scales for p in group["params"])} == {0.2}
@@ -89,3 +90,33 @@ def test_a_training_learns_with_the_whole_kl_and_goes_on_where_it_was_stopped(na
         train(config(tmp_path, "part", **given))
     monkeypatch.undo()
     assert model_of(train(config(tmp_path, "part", **given, resume=True))) == model_of(whole)
+
+
+def test_natural_rates_that_are_too_large_are_refused():
+    with pytest.raises(ParameterError, match=r"--lr 0\.2 --scale-lr 0\.005"):
+        TrainConfig(optimizer="natural").check()
+    TrainConfig(optimizer="natural", lr=0.2, scale_lr=0.005).check()
+
+
+def test_a_checkpoint_whose_optimizer_has_other_groups_is_refused(tmp_path, monkeypatch):
+    write_images(tmp_path, 40)
+    state, objective, steps = Learner.state, Learner.objective, []
+
+    def older(self):
+        found = state(self)
+        groups = found["optimizer"][0]["param_groups"]
+        return {**found, "optimizer": [{**found["optimizer"][0], "param_groups": groups[:1]}]}
+
+    def ended(self, *given):
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return objective(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "state", older)
+        patch.setattr(Learner, "objective", ended)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(tmp_path, "run", epochs=3, checkpoint_minutes=0.0))
+    with pytest.raises(ParameterError, match="other parameter groups"):
+        train(config(tmp_path, "run", epochs=3, checkpoint_minutes=0.0, resume=True))

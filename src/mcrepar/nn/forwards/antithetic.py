@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mcrepar.errors import MethodError
+from mcrepar.nn.batches import examples
 from mcrepar.nn.forwards import flipout
-from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, examples, run_layers
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, run_layers
 from mcrepar.nn.swap import Draw
 
 if TYPE_CHECKING:

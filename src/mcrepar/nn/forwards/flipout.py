@@ -27,6 +27,8 @@ def output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Ten
     """F(x, loc) + F(x s, delta) s', the signs s and s' being those of the example."""
     out = apply(x, location(weight), location(bias))
     if isinstance(weight, LayerWeight):
+        if weight.once and len(x) not in (1, weight.once.batch):
+            weight.once.warn_of_positions()
         out = out + apply(x * _signs(x, channel), _delta(weight.tensor), None) * _signs(out, channel)
     if isinstance(bias, LayerWeight):
         shape = [1] * out.dim()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
+from mcrepar.nn.batches import examples
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -20,6 +23,7 @@ from mcrepar.nn.swap import run
 if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
+_WARNED: WeakSet[nn.Module] = WeakSet()
 FUNCTIONS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 LOOKS = {"dim", "size", "numel", "is_floating_point", "is_complex", "__repr__"}
 PROPERTIES = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu"} | {
@@ -45,7 +49,7 @@ class Weight(Tensor):
         if name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        raise cls._refused(func, args, kwargs)
+        return cls.elsewhere(func, args, kwargs)
 
     @classmethod
     @abstractmethod
@@ -55,12 +59,14 @@ class Weight(Tensor):
     @classmethod
     def embedding(cls, *args: Any, **kwargs: Any) -> Tensor:
         """The output of an embedding, refused unless a weight says more."""
-        raise cls._refused(F.embedding, args, kwargs)
+        out: Tensor = cls.elsewhere(F.embedding, args, kwargs)
+        return out
 
     @classmethod
-    def _refused(cls, func: Any, *given: Any) -> MethodError:
+    def elsewhere(cls, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What else is computed of a weight, refused unless a weight says more."""
         where, why, instead = cls.refusal
-        return MethodError(f"{getattr(func, '__name__', func)} on a weight {where}", why, instead)
+        raise MethodError(f"{getattr(func, '__name__', func)} on a weight {where}", why, instead)
 
 
 class OneSample(MethodError):
@@ -113,12 +119,13 @@ class LayerWeight(Weight):
         return out.squeeze(0) if alone else out
 
     @classmethod
-    def _refused(cls, func: Any, *given: Any) -> MethodError:
-        leaves = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, LayerWeight)]
-        if any(leaf.once is not None and leaf.once.bnn.mode == "auto" for leaf in leaves):
-            what = f"{getattr(func, '__name__', func)} uses it, which is neither a dense nor a convolutional layer"
-            return OneSample({leaf.tensor.name for leaf in leaves}, what)
-        return super()._refused(func)
+    def elsewhere(cls, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The function of one sample of the weight, where the forward allows it."""
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, LayerWeight)]
+        if not all(leaf.once is not None and leaf.once.samples is not None for leaf in leaves):
+            return super().elsewhere(func, args, kwargs)
+        args, kwargs = pytree.tree_map_only(LayerWeight, lambda leaf: leaf.once.sample(leaf.tensor), (args, kwargs))
+        return func(*args, **kwargs)
 
 
 def location(weight: Any) -> Any:
@@ -131,28 +138,52 @@ class Pass:
 
     Args:
         bnn: the network that runs.
+        batch: the number of examples.
+        samples: of weights whose layers cannot draw their output; None refuses these.
     """
 
-    def __init__(self, bnn: BayesianModule) -> None:
-        self.bnn = bnn
+    def __init__(self, bnn: BayesianModule, batch: int, samples: dict[str, Tensor] | None) -> None:
+        self.bnn, self.batch, self.samples = bnn, batch, samples
         self.used: set[str] | None = set()
+
+    def sample(self, tensor: RandomTensor) -> Tensor:
+        """The one sample of a weight whose layer has not drawn an output."""
+        if self.used is None or self.samples is None:
+            return tensor.draw()  # once more, from the same random numbers
+        if tensor.name not in self.samples:
+            if tensor.name in self.used:
+                raise OneSample({tensor.name}, "it is used outside of its layer too, which has drawn its output")
+            self.samples[tensor.name] = tensor.draw()
+        return self.samples[tensor.name]
+
+    def take_back(self, tensor: RandomTensor) -> None:
+        """Forget that a layer was used, which draws no output after all."""
+        if self.used is not None:
+            self.used.discard(tensor.name)
 
     def use(self, tensor: RandomTensor) -> None:
         """Refuse a second call of a layer: its noise would be another one."""
-        if self.used is None:
+        if self.used is None or tensor.name in (self.samples or ()):
             return
         if tensor.name in self.used:
             why = "its layer is called twice in one forward, and would draw other noise each time"
-            if self.bnn.mode == "auto":
+            if self.samples is not None:
                 raise OneSample({tensor.name}, why)
             raise MethodError(f"forward={self.bnn.mode!r} with {tensor.name}", why, "forward='weights'")
         self.used.add(tensor.name)
 
-
-def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """The number of examples of a batch: the length of the first tensor that is passed."""
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
-    return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+    def warn_of_positions(self) -> None:
+        """Say once for a network what noise of their own does to the positions of an example."""
+        if torch.compiler.is_compiling() or self.bnn in _WARNED:
+            return
+        _WARNED.add(self.bnn)
+        right = "'flipout' or 'weights' draws" if self.bnn.mode == "local" else "'auto' or 'weights' draws"
+        warnings.warn(
+            f"forward={self.bnn.mode!r} gives the positions of one example (pixels, tokens, rows that are made of "
+            "it) independent noise: every output has its distribution, but what is averaged over positions has too "
+            f"little noise in training; forward={right} one weight for all positions",
+            stacklevel=2,
+        )
 
 
 def run_layers(
@@ -163,6 +194,7 @@ def run_layers(
     only: Collection[str] | None = None,
     *,
     drawn: bool = False,
+    samples: dict[str, Tensor] | None = None,
 ) -> Any:
     """The network's output, every layer drawing its own by the rule.
 
@@ -173,10 +205,12 @@ def run_layers(
         kwargs: of its forward.
         only: the names of the weights with this rule, all others having one sample; None is all weights.
         drawn: whether the rule draws nothing any more.
+        samples: is filled with one sample of every weight that no rule can draw; None refuses these.
     """
-    once = None if drawn else Pass(bnn)
+    once = None if drawn else Pass(bnn, examples(args, kwargs), samples)
     random = random_tensors(bnn)
-    weights = {} if only is None or len(only) == len(random) else bnn.draw()
+    rest = {} if only is None else {names: t for names, t in random.items() if t.name not in only}
+    weights = _one_sample(bnn, rest)
     for names, tensor in random.items():
         assert isinstance(tensor, RandomTensor)
         if only is None or tensor.name in only:
@@ -186,6 +220,14 @@ def run_layers(
     finally:
         if once is not None:
             once.used = None  # what runs again, in the backward, draws the same noise again
+
+
+def _one_sample(bnn: BayesianModule, some: Mapping[tuple[str, ...], Any]) -> dict[str, Tensor]:
+    """A sample of some weights: of all of them at once, which is fast, unless most would not be used."""
+    needed = sum(tensor.log_scale.numel() for tensor in some.values())
+    if 2 * needed > sum(tensor.log_scale.numel() for tensor in random_tensors(bnn).values()):
+        return bnn.draw()
+    return {name: w for names, tensor in some.items() for name, w in dict.fromkeys(names, tensor.draw()).items()}
 
 
 def check_layers(forward: str, place: Place) -> None:

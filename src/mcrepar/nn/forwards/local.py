@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +15,6 @@ from mcrepar.errors import MethodError
 from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location, run_layers
 from mcrepar.nn.random_tensor import RandomTensor
 from mcrepar.nn.select import Place
-
-if TYPE_CHECKING:
-    from mcrepar.nn.module import BayesianModule
-
-_WARNED: WeakSet[nn.Module] = WeakSet()
 
 
 def check(q: Posterior, place: Place) -> None:
@@ -47,8 +40,8 @@ def output(apply: Apply, x: Tensor, weight: Any, bias: Any, channel: int) -> Ten
         out = out + _noise(apply, x, weight.tensor, noise, bias.tensor if joined else None, out).to(out.dtype)
     if isinstance(bias, LayerWeight) and not joined:
         out = out + _bias_noise(bias.tensor, out, channel).to(out.dtype)
-    if isinstance(weight, LayerWeight) and weight.once and out.dim() > 2:
-        _warn(weight.once.bnn)
+    if isinstance(weight, LayerWeight) and weight.once and (out.dim() > 2 or len(x) not in (1, weight.once.batch)):
+        weight.once.warn_of_positions()
     return out
 
 
@@ -72,19 +65,6 @@ def _bias_noise(tensor: RandomTensor, out: Tensor, channel: int) -> Tensor:
     shape[0], shape[channel] = len(out), scale.numel()
     xi = tensor.noise_distribution.draw(len(out), scale.numel(), dtype=scale.dtype, device=out.device)
     return (scale * xi).reshape(shape)
-
-
-def _warn(bnn: BayesianModule) -> None:
-    """Say once for a network what noise of their own does to the positions of an example."""
-    if torch.compiler.is_compiling() or bnn in _WARNED:
-        return
-    _WARNED.add(bnn)
-    warnings.warn(
-        "forward='local' gives the positions of one example (pixels, tokens) independent noise: every output has its "
-        "distribution, but what is averaged over positions has too little noise in training; forward='flipout' or "
-        "'weights' draws one weight for all positions",
-        stacklevel=2,
-    )
 
 
 run = partial(run_layers, output)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
-from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
+from mcrepar.nn.batches import Batches, Output, check_examples, fitting, real_tensors, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.rules import settling
@@ -144,7 +144,11 @@ def output_moments(net: nn.Module, batches: Batches, output: Output = None) -> l
     with evaluating(net), torch.no_grad():
         for k in range(members_of(net)):
             with moment_pass(net, output, k) as call:
-                rows = [[t.cpu() for t in call(*args, **kwargs)] for args, kwargs in batches]
+                rows = []
+                for args, kwargs in batches:
+                    with fitting("predict(bnn, x)", net, args, kwargs):
+                        rows.append([t.cpu() for t in call(*args, **kwargs)])
+                    batches.check_rows(len(rows[-1][0]), args, kwargs)
             if not rows:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
             mean, variance = (torch.cat(column) for column in zip(*rows, strict=True))
@@ -217,6 +221,9 @@ def calibrate_moments(
         call = next(iter(batches), None)
         if call is None:
             raise ParameterError("calibrate_moments(bnn, x)", "x holds no batch", "at least one example")
+        for name, tensor in real_tensors(call):
+            if not bool(tensor.isfinite().all()):
+                raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")
         found = [_fit(bnn, call, draws, generator, chosen, output, member) for member in range(members_of(bnn))]
     calibration_of(bnn).moment_factors = tuple(
         (name, sum(f[k][1] for f in found) / len(found)) for k, (name, _) in enumerate(found[0])
@@ -244,7 +251,7 @@ def _fit(
 
         count = min(CHUNK, draws - first)
         sampled = {part: sampled_moments(part, count, generator, member) for part in random_parts(net)}
-        with holding(sampled), settling(note):
+        with holding(sampled), settling(note), fitting("calibrate_moments(bnn, x)", net, args, kwargs):
             out = the_tensor(net(*args, **kwargs), output)
         if isinstance(out, MomentTensor):
             note("output", out)
@@ -259,8 +266,9 @@ def _fit(
         out = the_tensor(net(*args, **kwargs), output)
     weight = None if likelihood is None else likelihood.aleatoric(moments(out)[0]).double()
     if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
-        more = float((weight * variances[-1]).sum() / (weight * out.variance).sum().clamp_min(1e-300))
-        found[-1] = found[-1][0], found[-1][1] * more
+        drawn, here = float((weight * variances[-1]).sum()), float((weight * out.variance).sum())
+        if drawn > 0 and here > 0:  # not where all classes are certain
+            found[-1] = found[-1][0], found[-1][1] * drawn / here
     return found
 
 

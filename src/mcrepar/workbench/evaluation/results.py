@@ -263,6 +263,7 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **contents)
     path = folder / "metrics.json"
+    replaced = _replaced(path, results)
     for place in (folder, folder / "figures", folder / segmentation.MAPS):
         remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
@@ -274,7 +275,19 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
         raise ParameterError(f"evaluate {folder}", why, "a disk with space where you may write") from None
     if options.progress:
         print_results(results, report)
+        if replaced:
+            print(replaced)
     return path
+
+
+def _replaced(path: Path, results: Mapping[str, Any]) -> str:
+    """A sentence where the results of before were of another part of the data, or by other draws; else ""."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        there, here = (f"{r['data']['split']} part, {r['draws']} {r['method']}" for r in (before, results))
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return "" if there == here else f"These results replace those of before ({there})."
 
 
 def _finite(value: Any) -> Any:

@@ -70,7 +70,7 @@ class BayesOptions:
         dict, "its parameters, numbers or the words learned, tied, optimal: --prior-options.scale learned"
     )
     pretrained: bool = option(False, "centre the prior on the weights that the network has when it becomes Bayesian")
-    initial_std: float = option(0.05, "first standard deviation of a weight, relative to the spread of its tensor")
+    initial_std: float = option(0.05, "initial standard deviation of a weight, relative to the spread of its tensor")
     signs: Literal["", "keep", "positive"] = option("", "what a posterior on the half-line does with negative weights")
     forward: str = option("auto", "how a draw enters it: weights, local, flipout, antithetic, per_example, or auto")
     structure: Literal["weights", "rank1"] = option(
@@ -170,7 +170,13 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
             why = f"--kl-schedule {self.kl_schedule} has no beta"
             raise ParameterError(f"--beta {self.beta:g}", why, "--kl-schedule constant, linear or cyclic")
         if self.prior == "auto" and self.prior_options:
-            raise ParameterError("--prior-options", "they belong to a family, and --prior names none", "--prior normal")
+            instead = "Name the family too: --prior hierarchical or --prior normal."
+            raise ParameterError("--prior-options", "they belong to a family, and --prior names none", instead)
+        if self.optimizer == "natural" and self.lr * self.scale_lr > LARGEST:
+            rate = self.lr * self.scale_lr
+            why = f"the natural learning rate of log scales would be {rate:g}, larger than {LARGEST:g}"
+            asked = f"--optimizer natural with --lr {self.lr:g} --scale-lr {self.scale_lr:g}"
+            raise ParameterError(asked, why, "--lr 0.2 --scale-lr 0.005")
         if self.gradient_accumulation is not None:
             self._check_accumulation(self.gradient_accumulation)
         if self.stop_on != TrainConfig.stop_on and self.patience is None:
@@ -244,6 +250,7 @@ def names() -> list[str]:
     return [f.name for group in GROUPS for f in fields(group)]
 
 
+LARGEST = 0.01  # natural learning rate of log scales
 SPELLINGS = {"start_std": "initial_std"}  # of options that have another name now, and are read by both
 
 

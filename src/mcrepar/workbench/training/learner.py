@@ -213,7 +213,11 @@ class Learner:
         self.likelihood.load_state_dict(state["likelihood"])
         saved = state["optimizer"]
         for optimizer, one in zip(self.optimizers, saved if isinstance(saved, list) else [saved], strict=True):
-            optimizer.load_state_dict(one)
+            try:
+                optimizer.load_state_dict(one)
+            except ValueError as error:
+                why = f"the optimizer of {path} has other parameter groups ({error}), as those of older versions have"
+                raise ParameterError("--resume", why, "a new folder for a new run") from None
 
     def copy(self) -> dict[str, Any]:
         """The numbers of the network and its likelihood, as they are now."""

@@ -17,7 +17,7 @@ from mcrepar.workbench.training.config import TrainConfig
 Groups = list[dict[str, Any]]
 Optimizers = Sequence[torch.optim.Optimizer]
 MOMENTUM = 0.9
-RANDOM = re.compile(r"^latents\..*\.loc$")  # the names of means
+RANDOM = re.compile(r"^latents\..*\.(loc|learned\..*)$")  # the names of means and of parameters of priors
 
 
 def _some(*groups: dict[str, Any]) -> Groups:
@@ -45,7 +45,7 @@ def _adam(net: nn.Module, likelihood: Likelihood, config: TrainConfig, data_size
 
 
 def _sgd(net: nn.Module, likelihood: Likelihood, config: TrainConfig, data_size: int) -> Optimizers:
-    """SGD moves a log scale by its gradient, which is tiny: Adam does that."""
+    """SGD for means, and Adam for log scales, whose gradients are too small for SGD."""
     means, scales = _groups(net, likelihood, config)
     first = torch.optim.SGD(means, lr=config.lr, momentum=MOMENTUM, nesterov=True)
     return [first, torch.optim.Adam(scales, lr=config.lr, fused=True)] if scales else [first]

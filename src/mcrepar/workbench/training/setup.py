@@ -21,6 +21,7 @@ from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import restore_initial
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.random_tensor import random_tensors
+from mcrepar.nn.rank1 import factor_prior
 from mcrepar.trained_model import LAYOUTS, Preparation, TrainedModel
 from mcrepar.user_files import read_json
 from mcrepar.workbench.training.checkpoint import PARTS, mismatch, newest, read_weights, restore
@@ -98,10 +99,11 @@ def kl_of(config: TrainConfig) -> tuple[str, int | None]:
 def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
     """The network with random weights, centred where its weights are."""
     q, p = config.posterior, config.prior  # a name may mean a family of weights or of factors near 1
+    named = factor_prior if config.structure == "rank1" else prior
     return bayesian(
         net,
         posterior(q, **config.posterior_options) if config.posterior_options else q,
-        prior(p, **config.prior_options) if config.prior_options else None if p == "auto" else p,
+        named(p, **config.prior_options) if config.prior_options else None if p == "auto" else p,
         *kl_of(config),
         initial_std=config.initial_std,
         pretrained=config.pretrained,

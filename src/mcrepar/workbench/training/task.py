@@ -95,8 +95,11 @@ def read_data(config: TrainConfig) -> tuple[Dataset, Split, Split | None]:
     dataset = load(config.data, config.root, **config.data_options, **skip)
     train, validation = dataset.train, dataset.validation
     if train is None or not train.labelled:
-        why = "it has no labelled training part"
-        raise ParameterError(f"--data {config.data}", why, "Give it to mcrepar evaluate only, or choose another one.")
+        why = f"it has no labelled training part{', only a test part' if dataset.test.labelled else ''}"
+        instead = "Give it to mcrepar evaluate only, or choose another one."
+        if config.data == "arrays":
+            instead = "Name the arrays to train on x_train and y_train."
+        raise ParameterError(f"--data {config.data}", why, instead)
     if validation is not None and config.validation:
         why = f"{config.data} has a validation part of its own, of {len(validation)} examples"
         raise ParameterError(f"--validation {config.validation}", why, "--validation 0")
