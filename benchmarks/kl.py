@@ -28,7 +28,7 @@ from mcrepar.inspect.graph import saved_bytes
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results", HERE.parent / "docs" / "figures"
-SHIPPED = HERE.parent / "src" / "mcrepar" / "app" / "data"  # the app shows what was measured
+SHIPPED = HERE.parent / "src" / "mcrepar" / "workbench" / "app" / "data"  # the app shows what was measured
 PRIOR_SCALE = 0.5
 DRAWS = 20  # M of the comparison with torch.randn
 FEW, MANY = 10, 10**6  # the two M between which saved bytes must not change

@@ -27,7 +27,7 @@ def choice_block(found: dict[str, Any]) -> list[str]:
             passed = [p["passed"] for p in checked["points"].values() if p["passed"] is not None]
             cells = " | ".join(f"{ratios[step]['ratio']:.2f}x" for ratios in networks.values())
             rows.append(f"| {library} | {cells} | {sum(passed)} of {len(passed)} |")
-    head = f"A Bayesian training step over the deterministic one, exact KL ({_where(found)}):"
+    head = f"A Bayesian training step over the deterministic one, exact KL, one sample ({_where(found)}):"
     few = {name: ratios["normal, exact"]["rounds"] for name, ratios in networks.items()}
     names = [f"{name} ({rounds} rounds)" if rounds < ENOUGH else name for name, rounds in few.items()]
     return [head, "", f"| library | {' | '.join(names)} | points of correctness |",

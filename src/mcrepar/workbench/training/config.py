@@ -172,6 +172,9 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
         if self.prior == "auto" and self.prior_options:
             instead = "Name the family too: --prior hierarchical or --prior normal."
             raise ParameterError("--prior-options", "they belong to a family, and --prior names none", instead)
+        if self.members > 1 and self.structure != "rank1":
+            why = "only rank-1 factors have members"
+            raise ParameterError(f"--members {self.members}", why, "--structure rank1")
         if self.optimizer == "natural" and self.lr * self.scale_lr > LARGEST:
             rate = self.lr * self.scale_lr
             why = f"the natural learning rate of log scales would be {rate:g}, larger than {LARGEST:g}"
