@@ -196,7 +196,7 @@ def test_modes_come_back_even_after_an_error():
     modes = [m.training for m in bnn.modules()]
     predict(bnn, torch.randn(7, 4, generator=seeded(1)), draws=2)
     assert [m.training for m in bnn.modules()] == modes
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ParameterError, match="the network cannot take"):
         predict(bnn, torch.zeros(3, 9), draws=2)
     assert [m.training for m in bnn.modules()] == modes
 

@@ -147,9 +147,15 @@ def capture(
         features = args[0] if args else kwargs["input"]
         seen.append(_Use(layer, features, output, (_content(features), _content(output))))
 
+    def begin(net: nn.Module, args: object) -> None:
+        """A network that runs again before it was tried takes its run of before back (forward="auto")."""
+        seen[:] = [use for use in seen if homes[use.layer][0].net is not net or homes[use.layer][0].tried]
+
     with locked(owner.slots.lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
         for layer in homes:  # before the user's hooks, whose output is not the layer's
             stack.callback(layer.register_forward_hook(keep, prepend=True, with_kwargs=True).remove)
+        for owner in owners:
+            stack.callback(owner.net.register_forward_pre_hook(begin, prepend=True).remove)
         output = run()
     if not seen or seen[-1].output is not output or seen[-1].changed:
         raise MethodError(

@@ -26,7 +26,7 @@ def test_the_defaults_are_those_of_bayesian_with_the_whole_kl():
 
 
 def test_options_of_a_prior_that_nobody_named_are_refused():
-    with pytest.raises(ParameterError, match=r"--prior names none. Use --prior normal"):
+    with pytest.raises(ParameterError, match=r"--prior names none. Name the family too"):
         TrainConfig(prior_options={"scale": 0.5}).check()
 
 
