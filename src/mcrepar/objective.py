@@ -171,7 +171,7 @@ def _outputs_at_once(
     """The outputs of all draws, (draws, examples, ...), as one after the other has them; None where they run so."""
     if not isinstance(bnn, BayesianModule) or bnn.members:
         return None
-    if bnn.mode != "weights" and not (bnn.mode == "auto" and not bnn.examplewise):
+    if bnn.mode != "weights" and (bnn.mode != "auto" or bnn.examplewise):  # examples have noise of their own
         return None
     if stack_size(bnn, args, kwargs, output) < draws:
         return None

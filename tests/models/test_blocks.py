@@ -63,3 +63,8 @@ def test_signals_neither_fade_nor_explode_where_there_is_no_norm(name):
     with torch.no_grad():
         size = net(x).square().mean().sqrt()
     assert 0.1 < size < 10
+
+
+def test_options_may_be_text():
+    layers = [m for m in model("fcnet", size=(2,), hidden="5,6").modules() if isinstance(m, nn.Linear)]
+    assert [layer.out_features for layer in layers[:2]] == [5, 6]

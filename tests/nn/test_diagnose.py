@@ -114,6 +114,13 @@ def test_the_constant_of_a_hierarchical_prior_is_no_information():
     assert found.kl == pytest.approx(0, abs=1e-9)
     assert found.at_prior == 1
     assert float(bnn.kl().detach()) > 1000  # which has it
+    assert found.kl + sum(t.constant for t in found.tensors) == pytest.approx(float(bnn.kl().detach()), rel=1e-5)
+    assert "above the least that the prior allows" in str(found)
+
+
+def test_a_batch_that_is_not_finite_is_refused():
+    with pytest.raises(ParameterError, match=r"diagnose\(x\): the output is not finite"):
+        bayesian(nn.Linear(2, 3)).diagnose(torch.full((4, 2), math.nan), likelihood="categorical")
 
 
 def test_a_prior_over_whole_tensors_and_noise_on_the_half_line():

@@ -254,7 +254,7 @@ def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
     for tensor, there in found.items():
         _check_family(tensor, there)
     for tensor, there in found.items():
-        if tensor.options.prior.name not in (there.prior.name, PRIOR):  # which nobody may have asked for
+        if tensor.options.prior.name not in (there.prior.name, PRIOR):  # the default may not have been asked for
             warnings.warn(
                 f"load_state_dict(...) gives {tensor.name} the prior of the state, {there.prior.name}, in the place of "
                 f"{tensor.options.prior.name}; to train on with another prior, copy loc and log_scale only",

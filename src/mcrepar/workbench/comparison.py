@@ -183,8 +183,8 @@ def _check_data(runs: Sequence[EvaluatedRun]) -> None:
     """Refuse runs that were evaluated on different examples."""
     first = runs[0].data
     for run in runs[1:]:
-        for key in first.keys() & run.data.keys():
-            if first[key] != run.data[key]:
+        for key in first:
+            if key in run.data and first[key] != run.data[key]:
                 why = f"the runs were evaluated on different data: {key} {first[key]} and {run.data[key]}"
                 raise ParameterError("mcrepar compare", why, "runs on one data set, evaluated on the same part of it")
 

@@ -1,6 +1,7 @@
 """An evaluation against the same draws by hand, and what it says of data that do not fit."""
 
 import errno
+import json
 import os
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from mcrepar.nn.swap import run as run_on
 from mcrepar.workbench.cli import main
 from mcrepar.workbench.evaluation import evaluate, words
 from mcrepar.workbench.evaluation import results as evaluation
-from mcrepar.workbench.evaluation.results import evaluate_run
+from mcrepar.workbench.evaluation.results import evaluate_run, replaced_results
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import read_config
 from mcrepar.workbench.training.setup import open_run
@@ -423,3 +424,15 @@ def test_from_the_command_line(tmp_path, capsys):
     assert arrays["thumbnails"].shape[1:] == (8, 8, 1)
     assert "--resize" in found["command"]
     assert "report.html" in text
+
+
+def test_results_of_another_part_are_replaced_with_a_word(tmp_path):
+    def made(split, draws=3):
+        return {"data": {"split": split}, "draws": draws, "method": "draws"}
+
+    path = tmp_path / "metrics.json"
+    assert replaced_results(path, made("test")) == ""
+    path.write_text(json.dumps(made("test")))
+    assert replaced_results(path, made("test")) == ""
+    assert "test part, 3 draws" in replaced_results(path, made("validation"))
+    assert "test part, 3 draws" in replaced_results(path, made("test", 4))

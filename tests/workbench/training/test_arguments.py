@@ -5,6 +5,7 @@ from jsonargparse import ArgumentParser
 from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
+from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.workbench.training.arguments import RECIPES, add_arguments, expand, read_arguments, recipes
 from mcrepar.workbench.training.checkpoint import write
 from mcrepar.workbench.training.config import TrainConfig, flag, names
@@ -150,3 +151,10 @@ def test_a_recipe_is_possible_and_says_what_it_does(name):
     for word in (f"beta {c.beta:g}", "prior", "anneal", "easured"):
         assert word in header, word
     assert c.kl_schedule != "graves" or "beta 1" in header
+
+
+def test_a_prior_of_factors_with_options_stays_around_one():
+    c = parsed("--structure", "rank1", "--prior", "normal", "--prior-options.scale", "0.2")
+    bnn = make_bayesian(torch.nn.Linear(3, 2), c)
+    priors = [t.options.prior for random in random_tensors(bnn).values() for t in random.tensors]
+    assert {(p.values["loc"], p.values["scale"]) for p in priors} == {(1.0, 0.2)}

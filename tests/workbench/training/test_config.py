@@ -184,3 +184,9 @@ def test_several_seeds_are_several_runs(tmp_path):
     folder = train(config(tmp_path, seeds="3,5", **options))
     assert sorted(path.name for path in folder.iterdir()) == ["seed-3", "seed-5"]
     assert [read_config(folder / f"seed-{seed}" / "config.yaml").seed for seed in (3, 5)] == [3, 5]
+
+
+def test_members_of_weights_are_refused_by_their_flags():
+    with pytest.raises(ParameterError, match=r"--members 4: .*--structure rank1"):
+        TrainConfig(members=4).check()
+    TrainConfig(members=4, structure="rank1").check()

@@ -148,8 +148,9 @@ class Pass:
 
     def sample(self, tensor: RandomTensor) -> Tensor:
         """The one sample of a weight whose layer has not drawn an output."""
-        if self.used is None or self.samples is None:
+        if self.used is None:
             return tensor.draw()  # once more, from the same random numbers
+        assert self.samples is not None
         if tensor.name not in self.samples:
             if tensor.name in self.used:
                 raise OneSample({tensor.name}, "it is used outside of its layer too, which has drawn its output")

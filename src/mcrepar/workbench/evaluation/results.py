@@ -30,7 +30,7 @@ from mcrepar.nn.moments.moment_pass import calibrate_moments
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Prediction, predict
-from mcrepar.user_files import remove_stale, write_file
+from mcrepar.user_files import read_json, remove_stale, write_file
 from mcrepar.workbench.evaluation import EvaluateOptions, segmentation
 from mcrepar.workbench.evaluation.data_sets import OodData, own_part, read_ood
 from mcrepar.workbench.evaluation.figures import chosen, thumbnails
@@ -263,7 +263,7 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **contents)
     path = folder / "metrics.json"
-    replaced = _replaced(path, results)
+    replaced = replaced_results(path, results)
     for place in (folder, folder / "figures", folder / segmentation.MAPS):
         remove_stale(place, WRITTEN, older=3600.0)  # an evaluation takes no lock, and another may be writing
     try:
@@ -280,10 +280,10 @@ def _write(folder: Path, results: Mapping[str, Any], contents: Arrays, options: 
     return path
 
 
-def _replaced(path: Path, results: Mapping[str, Any]) -> str:
+def replaced_results(path: Path, results: Mapping[str, Any]) -> str:
     """A sentence where the results of before were of another part of the data, or by other draws; else ""."""
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
         there, here = (f"{r['data']['split']} part, {r['draws']} {r['method']}" for r in (before, results))
     except (OSError, ValueError, LookupError, TypeError):
         return ""
