@@ -266,12 +266,11 @@ class Bayesian(Learner):
             )
             super().__init__(bnn, optimizer)
             return
-        named = dict(bnn.named_parameters())
-        scales = [p for name, p in named.items() if name.endswith("log_scale")]
-        random = [p for name, p in named.items() if name.endswith(".loc")]  # their prior is their weight decay
-        plain = [p for name, p in named.items() if not name.endswith(("log_scale", ".loc"))]
-        groups = [{"params": plain}, {"params": random, "weight_decay": 0.0}]
-        groups = [group for group in groups if group["params"]]
+        role = mcrepar.optim.roles(bnn)
+        scales = [p for p in role if role[p] == "scale"]
+        plain = {"params": [p for p in role if role[p] == "plain"]}
+        random = {"params": [p for p in role if role[p] in ("mean", "prior")], "weight_decay": 0.0}  # by their prior
+        groups = [group for group in (plain, random) if group["params"]]
         means = torch.optim.Adam(groups, adam) if adam else sgd(groups, task)
         super().__init__(bnn, means, torch.optim.Adam(scales, scale_rate))
 

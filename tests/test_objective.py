@@ -344,11 +344,9 @@ def test_distributed_data_parallel(tmp_path):
     try:
         wrapped = nn.parallel.DistributedDataParallel(bnn)
         for options in ({"draws": 2}, {"last_layer_draws": 100}):
-            torch.manual_seed(1)
-            elbo(wrapped, Normal(), x, y, data_size=4, **options).loss.backward()
+            elbo(wrapped, Normal(), x, y, data_size=4, generator=seeded(1), **options).loss.backward()
             found = [p.grad.clone() for p in bnn.parameters()]
-            torch.manual_seed(1)
-            expected = gradients(bnn, elbo(bnn, Normal(), x, y, data_size=4, **options).loss)
+            expected = gradients(bnn, elbo(bnn, Normal(), x, y, data_size=4, generator=seeded(1), **options).loss)
             for a, b in zip(found, expected, strict=True):
                 torch.testing.assert_close(a, b)
             bnn.zero_grad()

@@ -14,7 +14,7 @@ from torch import nn
 import mcrepar
 from mcrepar import MethodError, ParameterError, bayesian, elbo, likelihoods, prior
 from mcrepar.nn.random_tensor import RandomTensor
-from mcrepar.optim import NaturalGradient, groups
+from mcrepar.optim import NaturalGradient, groups, roles
 from tests.conftest import seeded
 
 D = torch.float64
@@ -153,6 +153,17 @@ def test_the_largest_change_of_a_scale():
     train(bnn, optimizer, 1)
     for old, latent in zip(before, bnn.latents.values(), strict=True):
         assert float((latent.log_scale.detach() - old).abs().max()) == pytest.approx(0.02, rel=1e-4)
+
+
+def test_every_parameter_has_a_role():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(4, 3))
+    bnn = bayesian(net, "normal", prior("normal", scale="learned"))
+    found = {name: roles(bnn)[p] for name, p in bnn.named_parameters()}
+    ends = {".loc": "mean", ".log_scale": "scale"}
+    for name, role in found.items():
+        expected = "plain" if not name.startswith("latents.") else "prior" if ".learned." in name else None
+        assert role == (expected or next(ends[end] for end in ends if name.endswith(end))), name
+    assert set(found.values()) == {"mean", "scale", "prior", "plain"}
 
 
 def test_groups_let_scales_move():

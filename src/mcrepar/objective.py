@@ -24,7 +24,7 @@ from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.module import kl as total_kl
 from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pass
 from mcrepar.nn.preactivation import capture
-from mcrepar.nn.stacks import draw_stack, run_stack, stack_size, stacked
+from mcrepar.nn.stacks import draw_stack, run_repeated, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
 
 
@@ -168,11 +168,12 @@ def _outputs_at_once(
     output: Output,
     generator: torch.Generator | None,
 ) -> Tensor | None:
-    """The outputs of all draws, (draws, examples, ...), as one after the other has them; None where they run so."""
+    """The outputs of all draws, (draws, examples, ...); None where they run one after the other."""
     if not isinstance(bnn, BayesianModule) or bnn.members:
         return None
     if bnn.mode != "weights" and (bnn.mode != "auto" or bnn.examplewise):  # examples have noise of their own
-        return None
+        with fitting("elbo", bnn, args, kwargs):
+            return run_repeated(bnn, draws, args, kwargs, output) if generator is None else None
     if stack_size(bnn, args, kwargs, output) < draws:
         return None
     note_training(bnn, bnn.slots.lock)

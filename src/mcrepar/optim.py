@@ -33,6 +33,22 @@ def _posteriors(net: nn.Module) -> list[RandomTensor]:
     return [tensor for part in parts for random in random_tensors(part).values() for tensor in random.tensors]
 
 
+def roles(net: nn.Module) -> dict[nn.Parameter, str]:
+    """What every parameter of a network is: "scale" or "mean" of a posterior, "prior" where a prior learns, or "plain".
+
+    >>> from mcrepar import bayesian
+    >>> list(roles(bayesian(nn.Linear(2, 1, bias=False))).values())
+    ['mean', 'scale']
+    """
+    found = dict.fromkeys(net.parameters(), "plain")
+    for tensor in _posteriors(net):
+        found |= dict.fromkeys(tensor.learned.parameters(), "prior")
+        found[tensor.log_scale] = "scale"
+        if tensor.loc is not None:
+            found[tensor.loc] = "mean"
+    return found
+
+
 def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dict[str, Any]]:
     """Parameter groups for any torch optimizer, with a learning rate of their own for the scales of posteriors.
 
@@ -49,15 +65,16 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
     >>> [(len(group["params"]), group["lr"]) for group in groups(bnn, 1e-3)]
     [(2, 0.001), (2, 0.01)]
     """
-    scales = [tensor.log_scale for tensor in _posteriors(net)]
-    ours = {id(p) for p in scales}
-    others = [p for p in net.parameters() if id(p) not in ours]
+    role = roles(net)
     given: dict[str, Any] = {"lr": lr, "scale_lr": lr if scale_lr is None else scale_lr}
     for name, value in given.items():
         if not (isinstance(value, Real | Tensor) and 0 <= float(value) < math.inf):
             raise ParameterError(f"groups(net, {name}={value!r})", "it is no learning rate", "a number from 0 on")
     rate = SCALE_RATE * lr if scale_lr is None else scale_lr
-    found = [{"params": others, "lr": lr}, {"params": scales, "lr": rate, "weight_decay": 0.0}]
+    found: list[dict[str, Any]] = [
+        {"params": [p for p in role if role[p] != "scale"], "lr": lr},
+        {"params": [p for p in role if role[p] == "scale"], "lr": rate, "weight_decay": 0.0},
+    ]
     return [group for group in found if group["params"]]
 
 
@@ -107,19 +124,16 @@ class NaturalGradient(torch.optim.Optimizer):
         found = _posteriors(net)
         for tensor in found:
             _check(tensor)
-        scales = [tensor.log_scale for tensor in found]
-        means = [tensor.loc for tensor in found if tensor.loc is not None]
-        priors = [p for tensor in found for p in tensor.learned.parameters()]  # which no prior of their own pulls to 0
-        ours = {id(p) for p in (*scales, *means, *priors)}
-        plain = [p for p in net.parameters() if id(p) not in ours]
-        kinds = [
-            {"params": scales, "kind": "scale", "lr": scale_lr, "data_size": size, "largest": max_scale_step},
-            {"params": means, "kind": "mean", "lr": lr, "momentum": momentum},
-            {"params": plain, "kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay},
-            {"params": priors, "kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": 0.0},
-        ]
+        role = roles(net)
+        kinds: dict[str, dict[str, Any]] = {
+            "scale": {"kind": "scale", "lr": scale_lr, "data_size": size, "largest": max_scale_step},
+            "mean": {"kind": "mean", "lr": lr, "momentum": momentum},
+            "plain": {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+            "prior": {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": 0.0},  # no decay of a prior
+        }
+        sets = [{"params": [p for p in role if role[p] == name], **kind} for name, kind in kinds.items()]
         defaults = {"kind": "plain", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__([group for group in kinds if group["params"]], defaults)
+        super().__init__([group for group in sets if group["params"]], defaults)
         self.curvatures: dict[Tensor, float] = {
             tensor.log_scale: tensor.posterior.noise.scale_information() for tensor in found
         }

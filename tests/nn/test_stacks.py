@@ -238,7 +238,8 @@ def test_what_is_no_row_of_dense_layers_runs_by_vmap(change):
 def test_an_elbo_of_many_draws_is_that_of_the_loop(posterior, generator, likelihood, monkeypatch):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
-    bnn = bayesian(net, posterior, *(["gamma"] if posterior == "gamma" else []), signs="keep" * (posterior == "gamma"))
+    options = {"prior": "gamma", "signs": "keep"} if posterior == "gamma" else {}
+    bnn = bayesian(net, posterior, forward="weights", **options)
     x, y = randn(7, 4), randn(7, 2) if likelihood == "normal" else torch.arange(7) % 2
     assert stacks.stack_size(bnn, (x,), {}, None) > 3
 
@@ -291,3 +292,51 @@ def test_errors_of_many_draws_are_those_of_one():
         elbo(bnn, "normal", x, torch.zeros(3), data_size=10, draws=4)
     with pytest.raises(mcrepar.ParameterError, match="the first tensor that is not finite: x"):
         elbo(bnn, "normal", x * float("inf"), torch.zeros(3, 1), data_size=10, draws=4)
+
+
+def perceptron(*more):
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *more, nn.Linear(8, 2)).double()
+
+
+@pytest.mark.parametrize("forward", ["auto", "local"])
+def test_draws_of_examples_with_their_own_noise_are_one_repeated_batch(forward):
+    bnn, x, y = bayesian(perceptron(), forward=forward), randn(6, 4), randn(6, 2, seed=1)
+    bnn(x)  # whether examples have noise of their own is known after a forward
+    torch.manual_seed(3)
+    found = elbo(bnn, Normal(0.5), x, y, data_size=10, draws=4)
+    torch.manual_seed(3)
+    out = bnn(x.repeat(4, 1))
+    wanted = -torch.distributions.Normal(out, 0.5).log_prob(y.repeat(4, 1)).sum(1).mean()
+    torch.testing.assert_close(found.nll, wanted)
+    assert len(out.reshape(4, 6, 2)[:, 0].unique(dim=0)) == 4  # draws differ
+    assert stacks.run_repeated(bnn, 4, (x,), {}, None).shape == (4, 6, 2)
+
+
+ALONE = {
+    "batch norm": (lambda: perceptron(nn.BatchNorm1d(8).double()), {}),
+    "one sample": (perceptron, {"forward": "weights"}),
+    "shared sample and signs": (perceptron, {"forward": "flipout"}),
+    "sequences": (perceptron, {"x": randn(6, 3, 4)}),
+    "a posterior without local draws": (perceptron, {"posterior": "logistic"}),
+    "memory": (perceptron, {"draws": 10**7}),
+    "keyword": (perceptron, {"named": True}),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_what_is_not_known_to_keep_examples_apart_is_not_repeated(case):
+    net, options = ALONE[case]
+    x, draws, named = options.pop("x", randn(6, 4)), options.pop("draws", 4), options.pop("named", False)
+    bnn = bayesian(net(), **options)
+    assert case != "a posterior without local draws" or not bnn.examplewise
+    bnn(x)
+    assert stacks.run_repeated(bnn, draws, *(((), {"input": x}) if named else ((x,), {})), None) is None
+
+
+def test_a_network_that_has_not_run_and_one_with_hooks_are_not_repeated():
+    bnn, x = bayesian(perceptron()), randn(6, 4)
+    assert stacks.run_repeated(bnn, 4, (x,), {}, None) is None
+    bnn(x)
+    assert stacks.run_repeated(bnn, 4, (x,), {}, None) is not None
+    bnn.net[0].register_forward_hook(lambda *args: None)
+    assert stacks.run_repeated(bnn, 4, (x,), {}, None) is None

@@ -27,6 +27,7 @@ from mcrepar.nn.checkpointing import running
 from mcrepar.nn.groups import SMALL, Group
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.passes import one_draw
+from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
 
 MAX_BYTES = 2**26  # of the weights and activations of a stack
@@ -129,6 +130,25 @@ def run_stack(
     draws = [{name: w[k] for name, w in stack.items()} for k in range(count)]
     outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
     return torch.stack([the_tensor(out, output) for out in outs])
+
+
+def run_repeated(bnn: BayesianModule, draws: int, args: Any, kwargs: Any, output: Output) -> Tensor | None:
+    """The output for every draw, (draws, examples, ...), where examples have noise of their own: the batch, repeated.
+
+    None where examples might meet or share a sample: beyond dense and elementwise layers, or before it is known.
+    """
+    layers = None if kwargs or output is not None or len(args) != 1 or _refused(bnn) else _dense_layers(bnn.net)
+    if layers is None or bnn.mode not in ("auto", "local") or args[0].dim() != 2 or not bnn.slots.check(bnn.net):
+        return None
+    if bnn.mode == "auto" and not (
+        bnn.tried and {n for names in random_tensors(bnn) for n in names} <= bnn.examplewise
+    ):
+        return None
+    width = sum(layer.out_features for _, layer in layers if isinstance(layer, nn.Linear))
+    if draws * len(args[0]) * width * args[0].element_size() * HELD > MAX_BYTES:
+        return None
+    found: Tensor = bnn(args[0].repeat(draws, 1)).unflatten(0, (draws, -1))
+    return found
 
 
 def _dense_layers(net: nn.Module) -> list[tuple[str, nn.Module]] | None:

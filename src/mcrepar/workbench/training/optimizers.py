@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,12 @@ from torch import nn
 
 from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.module import BayesianModule
-from mcrepar.optim import NaturalGradient
+from mcrepar.optim import NaturalGradient, roles
 from mcrepar.workbench.training.config import TrainConfig
 
 Groups = list[dict[str, Any]]
 Optimizers = Sequence[torch.optim.Optimizer]
 MOMENTUM = 0.9
-RANDOM = re.compile(r"^latents\..*\.(loc|learned\..*)$")  # the names of means and of parameters of priors
 
 
 def _some(*groups: dict[str, Any]) -> Groups:
@@ -26,14 +24,12 @@ def _some(*groups: dict[str, Any]) -> Groups:
 
 def _groups(net: nn.Module, likelihood: Likelihood, config: TrainConfig) -> tuple[Groups, Groups]:
     """Parameter groups of means and plain parameters, and of log scales; the prior is the weight decay of means."""
-    named = dict(net.named_parameters())
-    scales = [p for name, p in named.items() if name.endswith(".log_scale")]
-    others = {name: p for name, p in named.items() if not name.endswith(".log_scale")}
-    decayed = [p for name, p in others.items() if config.weight_decay and not RANDOM.search(name)]
-    kept = {id(p) for p in decayed}
-    rest = [p for p in others.values() if id(p) not in kept] + list(likelihood.parameters())
+    role = roles(net) if isinstance(net, BayesianModule) else dict.fromkeys(net.parameters(), "plain")
+    scales = [p for p in role if role[p] == "scale"]
+    decayed = [p for p in role if role[p] == "plain" and config.weight_decay]
+    kept = [p for p in role if role[p] != "scale" and not (role[p] == "plain" and config.weight_decay)]
     means = [
-        {"params": rest, "factor": 1.0},
+        {"params": [*kept, *likelihood.parameters()], "factor": 1.0},
         {"params": decayed, "factor": 1.0, "weight_decay": config.weight_decay},
     ]
     return _some(*means), _some({"params": scales, "factor": config.scale_lr})
