@@ -71,6 +71,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .5, radial": in_fan_in(0.5, posterior="radial"),
     "fan-in 1": in_fan_in(1.0),
     "fan-in .3, SGD": in_fan_in(0.3, adam=0.0, scale_rate=1e-2),
+    "fan-in .1, one draw, SGD": in_fan_in(0.1, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
     "spread .5": in_spread(0.5),
     "spread .5, one draw": in_spread(0.5, forward="weights"),
