@@ -55,8 +55,8 @@ def training_block(found: dict[str, Any]) -> list[str]:
             if mean is None:
                 cells.append("not measured")
                 continue
-            score = mean["nll, 100"] if "nll, 100" in mean else mean["log_likelihood, 100"]
-            cells.append(f"{score:.2f} ({1e3 * mean['seconds']:.1f} ms)")
+            score = f"{mean['nll, 100']:.3f}" if "nll, 100" in mean else f"{mean['log_likelihood, 100']:.2f}"
+            cells.append(f"{score} ({1e3 * mean['seconds']:.1f} ms)")
         rows.append(f"| {way} | {' | '.join(cells)} |")
     head = (
         f"Training by draws and by moments, {found['uci steps']} steps (LeNet on digits {found['lenet steps']}), mean "
