@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcrepar.nn.moments.positions import MOST, SharedVariance, patches_of
 from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal, unwritable
 
 LAYERS = {"linear", *(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))}  # these know rank-1 factors
@@ -37,7 +38,10 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
     else:
         mean = call(x, w, b)
         variance = torch.zeros_like(mean) if xv is None and wv is None else spread(call, x, xv, w, wv)
-    return MomentTensor(mean, variance if bv is None else variance + _along(bv, mean, channel))
+    result = MomentTensor(mean, variance if bv is None else variance + _along(bv, mean, channel))
+    if (wv is not None or factors is not None) and mean.shape[2:].numel() <= MOST:
+        result.patches = patches_of(func, x, w, *rest, **named)
+    return result
 
 
 def _along(values: Tensor, like: Tensor, channel: int) -> Tensor:
@@ -105,7 +109,15 @@ def sum_of_two(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> MomentTensor:
 def mean(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
     """The mean of n numbers: 1/n of the mean variance."""
     m = func(x.expectation, *rest, **named)
-    return MomentTensor(m, func(x.variance, *rest, **named) * (m.numel() / max(x.expectation.numel(), 1)))
+    variance = func(x.variance, *rest, **named) * (m.numel() / max(x.expectation.numel(), 1))
+    return over_positions(x, MomentTensor(m, variance))
+
+
+def over_positions(x: MomentTensor, result: MomentTensor) -> MomentTensor:
+    """A mean of some positions; one of them all has the variance that they share, too."""
+    if x.patches is not None and result.shape[:2] == x.shape[:2] and result.shape[2:].numel() == 1:
+        result.shared = SharedVariance(x.variance, x.patches, result.shape)
+    return result
 
 
 def view(func: Any, x: Any, *rest: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, fitting, real_tensors, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule, random_parts
+from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import Factors, MomentTensor, moments
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
@@ -31,6 +33,7 @@ from mcrepar.validation import check_generator, whole_number
 Moments = tuple[Tensor, Tensor]  # mean and variance of the output
 CHUNK = 8  # draws that are in memory at once while factors are fitted
 Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
+CENTRE = "centre"  # in the place of an operation: what patches are compared around, channel by channel, or one 0
 
 
 # ---- weights
@@ -175,7 +178,18 @@ class Scaling:
         self.check(name)
         factor = self.factors[self.count][1]
         self.count += 1
-        return MomentTensor(result.expectation, result.variance * factor, samples=result.samples)
+        centre = [value for _, value in itertools.takewhile(lambda f: f[0] == CENTRE, self.factors[self.count :])]
+        self.count += len(centre)
+        variance = result.variance
+        if centre:
+            if result.shared is None:
+                raise MethodError(
+                    "draws='moments' with fitted factors",
+                    f"when factors were fitted, {name} was a mean over at most {MOST} positions",
+                    "mcrepar.calibrate_moments(bnn, x) with inputs of this size",
+                )
+            variance = result.shared(torch.tensor(centre))
+        return MomentTensor(result.expectation, variance * factor, samples=result.samples)
 
     def check(self, name: str = "the end") -> None:
         """Refuse factors of another pass."""
@@ -194,8 +208,10 @@ def calibrate_moments(
 ) -> nn.Module:  # fmt: skip
     """Fit the variances of draws="moments" to draws of the weights, one factor per layer; kept with the network.
 
-    factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. Factors are
-    numbers in the state_dict and in saved folders; they hold for the weights as they are, so fit them after training.
+    factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. A mean over
+    all positions of an image takes into account how alike they are (`positions`), where that is nearer to the draws.
+    Factors are numbers in the state_dict and in saved folders; they hold for the weights as they are, so fit them after
+    training.
 
     Args:
         bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is returned.
@@ -208,10 +224,10 @@ def calibrate_moments(
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
     >>> from mcrepar import bayesian
-    >>> bnn = bayesian(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    >>> bnn = bayesian(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)))
     >>> bnn = calibrate_moments(bnn, torch.randn(16, 1, 8, 8))
     >>> [name for name, factor in bnn.calibration.moment_factors]
-    ['conv2d', 'adaptive_avg_pool2d']
+    ['conv2d', 'max_pool2d', 'linear']
     """
     draws = whole_number("draws", draws, least=2)
     check_generator(generator)
@@ -225,8 +241,10 @@ def calibrate_moments(
             if not bool(tensor.isfinite().all()):
                 raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")
         found = [_fit(bnn, call, draws, generator, chosen, output, member) for member in range(members_of(bnn))]
+    names = [name for name, _ in found[0]]
+    alike = [f for f in found if [name for name, _ in f] == names]  # members whose means have variances of one kind
     calibration_of(bnn).moment_factors = tuple(
-        (name, sum(f[k][1] for f in found) / len(found)) for k, (name, _) in enumerate(found[0])
+        (name, sum(f[k][1] for f in alike) / len(alike)) for k, name in enumerate(names)
     )
     return bnn
 
@@ -257,10 +275,21 @@ def _fit(
             note("output", out)
     variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
 
+    turn = itertools.count()
+
     def fit(name: str, result: MomentTensor) -> MomentTensor:
-        here = float(result.variance.double().sum())
-        found.append((name, float(variances[len(found)].sum()) / here if here > 0 else 1.0))
-        return MomentTensor(result.expectation, result.variance * found[-1][1])
+        drawn, variance = variances[next(turn)], result.variance
+        centre: list[float] = []
+        if result.shared is not None:  # whichever of three is nearest to a multiple of the draws', example by example
+            shared = result.shared
+            centres = [[], [0.0], shared.patches.centre().tolist()]
+            ways = [(variance if not c else shared(torch.tensor(c)), c) for c in centres]
+            variance, centre = min(ways, key=lambda way: _scatter(drawn, way[0]))
+        here = float(variance.double().sum())
+        found.append((name, float(drawn.sum()) / here if here > 0 else 1.0))
+        factor = found[-1][1]
+        found.extend((CENTRE, value) for value in centre)
+        return MomentTensor(result.expectation, variance * factor)
 
     with holding(_moments_of_parts(net, member)), settling(fit):
         out = the_tensor(net(*args, **kwargs), output)
@@ -268,8 +297,16 @@ def _fit(
     if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
         drawn, here = float((weight * variances[-1]).sum()), float((weight * out.variance).sum())
         if drawn > 0 and here > 0:  # not where all classes are certain
-            found[-1] = found[-1][0], found[-1][1] * drawn / here
+            last = max(k for k, (name, _) in enumerate(found) if name != CENTRE)
+            found[last] = found[last][0], found[last][1] * drawn / here
     return found
+
+
+def _scatter(drawn: Tensor, variance: Tensor) -> float:
+    """How much the ratio of two variances differs between examples."""
+    a, b = (t.double().flatten(1).sum(1) for t in (drawn, variance))
+    used = (a > 0) & (b > 0)
+    return float((a[used] / b[used]).log().var(correction=0)) if bool(used.any()) else math.inf
 
 
 def sampled_moments(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.nn.moments.elementwise_rules import Pair, maximum
-from mcrepar.nn.moments.linear_rules import view
+from mcrepar.nn.moments.linear_rules import over_positions, view
 from mcrepar.nn.moments.tensor import MomentTensor, Row, refusal
 
 FAR = 100.0  # standard deviations by which padding lies below the smallest mean
@@ -34,7 +34,7 @@ def average_pool(
     divisor: Any = divisor_override or math.prod(_each(kernel_size, dims))
     if not count_include_pad and divisor_override is None and any(_each(padding, dims)):
         divisor = divisor * func(torch.ones_like(input.variance[:1]), *where, True)  # the numbers of a window
-    return MomentTensor(mean, spread / divisor)
+    return over_positions(input, MomentTensor(mean, spread / divisor))
 
 
 def adaptive_average_pool(func: Any, input: MomentTensor, output_size: Any) -> MomentTensor:
@@ -47,7 +47,7 @@ def adaptive_average_pool(func: Any, input: MomentTensor, output_size: Any) -> M
             variance = variance / sizes[0]
         else:
             variance = variance / torch.tensor(sizes, dtype=mean.dtype, device=mean.device).view(-1, *[1] * (-1 - dim))
-    return MomentTensor(mean, variance)
+    return over_positions(input, MomentTensor(mean, variance))
 
 
 def max_pool(

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.forwards.layer_weight import LOOKS, PROPERTIES
+from mcrepar.nn.moments.positions import Patches, SharedVariance
 
 DECISIONS = {
     "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__", "item", "tolist", "numpy",
@@ -68,6 +69,8 @@ class MomentTensor(Tensor):
     variance: Tensor
     factors: Factors | None
     samples: tuple[Tensor, ...]
+    patches: Patches | None = None  # of the convolution that it comes from, without a change of positions since
+    shared: SharedVariance | None = None  # of a mean over all positions, its variance where they depend on each other
 
     @staticmethod
     def __new__(cls, expectation: Tensor, *args: Any, **kwargs: Any) -> MomentTensor:

@@ -1,0 +1,71 @@
+"""How far the positions of an image share their noise, for means over all of them.
+
+All positions meet the same sample of a convolution's weights, so that the noise of its output at p and q has the
+correlation of their input patches, sum_k x_pk x_qk / (|x_p| |x_q|). Norm layers with statistics of every draw take away
+what all images share: patches are compared around a centre then, the mean of every channel over training data. Images
+from elsewhere are farther from it, their positions alike, and the variance of a mean over positions is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MOST = 256  # positions that are compared with one another
+
+
+class Patches(NamedTuple):
+    """The input patches of a convolution, one for every position of its output."""
+
+    x: Tensor  # the mean of the input, (examples, channels, ...)
+    size: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+
+    def centre(self) -> Tensor:
+        """The mean of every channel."""
+        return self.x.transpose(0, 1).flatten(1).mean(1)
+
+    def correlation(self, centre: Tensor) -> Tensor:
+        """Of all pairs of positions, (examples, positions, positions), around a centre of the channels."""
+        t = self.x - centre.to(self.x).view(-1, *[1] * len(self.size))
+        t = F.pad(t, [p for p in reversed(self.padding) for _ in range(2)])
+        for dim, (k, s, d) in enumerate(zip(self.size, self.stride, self.dilation, strict=True), 2):
+            t = t.unfold(dim, d * (k - 1) + 1, s)[..., ::d]  # (examples, channels, *positions, *size)
+        count = len(self.size)
+        t = t.permute(0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count)).flatten(1 + count).flatten(1, count)
+        t = t / t.norm(dim=2, keepdim=True).clamp_min(torch.finfo(t.dtype).tiny ** 0.5)
+        found: Tensor = t @ t.mT
+        return found
+
+
+def patches_of(func: Any, x: Tensor, weight: Tensor, *rest: Any, **named: Any) -> Patches | None:
+    """The patches of a convolution of few positions; None for other layers."""
+    dims = x.dim() - 2
+    if func.__name__ != f"conv{dims}d":
+        return None
+    names = ("stride", "padding", "dilation")
+    given = {"stride": 1, "padding": 0, "dilation": 1} | dict(zip(names, rest, strict=False)) | named
+    stride, padding, dilation = (given[name] for name in names)
+    if isinstance(padding, str):
+        return None
+    each = [(v,) * dims if isinstance(v, int) else tuple(v) * (dims // len(v)) for v in (stride, padding, dilation)]
+    return Patches(x, weight.shape[2:], *each)
+
+
+class SharedVariance(NamedTuple):
+    """The variance of a mean over all positions: mean_pq rho_pq s_p s_q, by the centre of the patches."""
+
+    variance: Tensor  # of every position, (examples, channels, ...)
+    patches: Patches
+    shape: torch.Size  # of the result
+
+    def __call__(self, centre: Tensor) -> Tensor:
+        v = self.variance.flatten(2)
+        s = v.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
+        return ((s @ self.patches.correlation(centre)) * s).sum(2).clamp_min(0).view(self.shape) / s.shape[2] ** 2
