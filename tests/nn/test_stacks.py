@@ -319,6 +319,7 @@ ALONE = {
     "sequences": (perceptron, {"x": randn(6, 3, 4)}),
     "a posterior without local draws": (perceptron, {"posterior": "logistic"}),
     "memory": (perceptron, {"draws": 10**7}),
+    "memory of wide inputs": (lambda: nn.Linear(20_000, 1).double(), {"x": randn(50, 20_000)}),
     "keyword": (perceptron, {"named": True}),
 }
 

@@ -144,7 +144,7 @@ def run_repeated(bnn: BayesianModule, draws: int, args: Any, kwargs: Any, output
         bnn.tried and {n for names in random_tensors(bnn) for n in names} <= bnn.examplewise
     ):
         return None
-    width = sum(layer.out_features for _, layer in layers if isinstance(layer, nn.Linear))
+    width = 2 * args[0].shape[1] + sum(layer.out_features for _, layer in layers if isinstance(layer, nn.Linear))
     if draws * len(args[0]) * width * args[0].element_size() * HELD > MAX_BYTES:
         return None
     found: Tensor = bnn(args[0].repeat(draws, 1)).unflatten(0, (draws, -1))

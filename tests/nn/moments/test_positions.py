@@ -8,6 +8,7 @@ from torch import nn
 import mcrepar
 from mcrepar import MethodError, bayesian, calibrate_moments, predict
 from mcrepar.nn.moments.positions import patches_of
+from mcrepar.nn.moments.tensor import MomentTensor
 from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 
@@ -71,6 +72,46 @@ def test_other_layers_have_no_patches(func, options):
     assert patches_of(func, randn(2, 3, 5, 5), randn(4, 3, 3, 3), **options) is None
 
 
+def test_grouped_channels_have_no_common_patches():
+    assert patches_of(F.conv2d, randn(2, 4, 5, 5), randn(4, 1, 3, 3), groups=4) is None
+
+
+def test_positions_share_the_noise_of_a_bias():
+    """On an image of zeros nothing else is left: Var = Var b, of any mean."""
+    x, w, b = randn(2, 3, 8, 8) * 0, (randn(4, 3, 3, 3), randn(4, 3, 3, 3).square()), (randn(4), torch.ones(4).double())
+    result = F.conv2d(x, MomentTensor(*w), MomentTensor(*b)).mean((2, 3))
+    torch.testing.assert_close(result.shared(torch.zeros(1)), torch.ones(2, 4).double())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda y: y.flip(2), lambda y: y.transpose(2, 3), lambda y: y.roll(1, 0), lambda y: F.max_pool2d(y, 3, 1, 1),
+     lambda y: F.conv2d(y, randn(4, 4, 3, 3), padding="same")],
+)  # fmt: skip
+def test_patches_go_through_what_keeps_positions_alone(change):
+    y = F.conv2d(randn(2, 3, 8, 8), MomentTensor(randn(4, 3, 3, 3), randn(4, 3, 3, 3).square()))
+    assert torch.relu(y + 1).patches is y.patches is not None
+    assert change(y).patches is None
+
+
+@pytest.mark.parametrize(
+    "mean",
+    [lambda y: F.avg_pool2d(y, 5), lambda y: F.avg_pool2d(y, 6, divisor_override=2), lambda y: y.mean(1),
+     lambda y: y.mean((0, 2, 3)), lambda y: y.mean()],
+)  # fmt: skip
+def test_means_of_something_else_share_nothing(mean):
+    y = F.conv2d(randn(2, 3, 8, 8), MomentTensor(randn(4, 3, 3, 3), randn(4, 3, 3, 3).square()))
+    assert mean(y).shared is None
+    assert F.avg_pool2d(y, 6).shared is not None
+
+
+def test_an_input_that_was_overwritten_is_not_compared():
+    x = randn(2, 3, 8, 8)
+    y = F.conv2d(x, MomentTensor(randn(4, 3, 3, 3), randn(4, 3, 3, 3).square()))
+    x.zero_()
+    assert y.mean((2, 3)).shared is None
+
+
 def test_a_linear_network_is_exact_for_images_of_any_kind():
     """The mean over positions of a convolution with equal noise: Var = sigma^2 sum_k (mean_p x_pk)^2."""
     net = nn.Sequential(nn.Conv2d(2, 5, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
@@ -92,7 +133,7 @@ def test_a_linear_network_is_exact_for_images_of_any_kind():
     ("pool", "norm", "structure"),
     [("mean", False, "weights"), ("adaptive", True, "weights"), ("window", False, "weights"), ("mean", True, "rank1")],
 )
-def test_images_from_elsewhere_have_the_variance_of_draws(pool, norm, structure):
+def test_out_of_distribution_images_have_the_variance_of_draws(pool, norm, structure):
     """Ratios of variances of 600 draws have a standard error of 6 %; as if positions were independent, it is 1/5."""
     x, other = mixed(128), smooth(8)
     bnn = bayesian(Pooled(POOLS[pool], norm), posterior="normal", initial_std=0.2, structure=structure).eval()
@@ -124,5 +165,5 @@ def test_larger_images_than_those_that_were_fitted_are_refused():
     bnn = bayesian(Pooled(POOLS["adaptive"]), posterior="normal").eval()
     calibrate_moments(bnn, mixed(64), draws=16, generator=seeded(1))
     assert "centre" in dict(bnn.calibration.moment_factors)
-    with pytest.raises(MethodError, match=r"at most 256 positions.*calibrate_moments"):
+    with pytest.raises(MethodError, match=r"all positions of an image, at most 256.*calibrate_moments"):
         predict(bnn, randn(2, 2, 20, 20), draws="moments")

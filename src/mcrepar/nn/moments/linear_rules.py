@@ -40,7 +40,8 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
         variance = torch.zeros_like(mean) if xv is None and wv is None else spread(call, x, xv, w, wv)
     result = MomentTensor(mean, variance if bv is None else variance + _along(bv, mean, channel))
     if (wv is not None or factors is not None) and mean.shape[2:].numel() <= MOST:
-        result.patches = patches_of(func, x, w, *rest, **named)
+        constant = bv.mean() / wv.mean() if bv is not None and wv is not None else None
+        result.patches = patches_of(func, x, w, *rest, constant=constant, **named)
     return result
 
 
@@ -110,12 +111,14 @@ def mean(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
     """The mean of n numbers: 1/n of the mean variance."""
     m = func(x.expectation, *rest, **named)
     variance = func(x.variance, *rest, **named) * (m.numel() / max(x.expectation.numel(), 1))
-    return over_positions(x, MomentTensor(m, variance))
+    result, dims = MomentTensor(m, variance), rest[0] if rest else named.get("dim", ())
+    over = {d % x.dim() for d in ([dims] if isinstance(dims, int) else dims or ())}
+    return over_positions(x, result) if over == set(range(2, x.dim())) else result
 
 
 def over_positions(x: MomentTensor, result: MomentTensor) -> MomentTensor:
-    """A mean of some positions; one of them all has the variance that they share, too."""
-    if x.patches is not None and result.shape[:2] == x.shape[:2] and result.shape[2:].numel() == 1:
+    """A mean over all positions, with the variance that they share."""
+    if x.patches is not None and x.patches.unchanged() and result.shape[2:].numel() == 1:
         result.shared = SharedVariance(x.variance, x.patches, result.shape)
     return result
 

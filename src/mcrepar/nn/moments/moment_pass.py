@@ -185,7 +185,7 @@ class Scaling:
             if result.shared is None:
                 raise MethodError(
                     "draws='moments' with fitted factors",
-                    f"when factors were fitted, {name} was a mean over at most {MOST} positions",
+                    f"when factors were fitted, {name} was a mean over all positions of an image, at most {MOST}",
                     "mcrepar.calibrate_moments(bnn, x) with inputs of this size",
                 )
             variance = result.shared(torch.tensor(centre))

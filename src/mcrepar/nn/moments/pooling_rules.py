@@ -34,7 +34,9 @@ def average_pool(
     divisor: Any = divisor_override or math.prod(_each(kernel_size, dims))
     if not count_include_pad and divisor_override is None and any(_each(padding, dims)):
         divisor = divisor * func(torch.ones_like(input.variance[:1]), *where, True)  # the numbers of a window
-    return over_positions(input, MomentTensor(mean, spread / divisor))
+    result = MomentTensor(mean, spread / divisor)
+    whole = _each(kernel_size, dims) == input.shape[-dims:] and not any(_each(padding, dims))
+    return over_positions(input, result) if whole and divisor_override is None else result
 
 
 def adaptive_average_pool(func: Any, input: MomentTensor, output_size: Any) -> MomentTensor:

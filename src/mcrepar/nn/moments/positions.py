@@ -2,8 +2,8 @@
 
 All positions meet the same sample of a convolution's weights, so that the noise of its output at p and q has the
 correlation of their input patches, sum_k x_pk x_qk / (|x_p| |x_q|). Norm layers with statistics of every draw take away
-what all images share: patches are compared around a centre then, the mean of every channel over training data. Images
-from elsewhere are farther from it, their positions alike, and the variance of a mean over positions is larger.
+what all images share: patches are compared around a centre then, the mean of every channel over training data.
+Out-of-distribution images are farther from it, their positions alike, and the variance of their mean is larger.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class Patches(NamedTuple):
     stride: Sequence[int]
     padding: Sequence[int]
     dilation: Sequence[int]
+    version: int  # of x, which an operation in place may change
+    constant: Tensor | None = None  # Var b / Var W of a random bias, which all positions share
+
+    def unchanged(self) -> bool:
+        """Whether the input is still there."""
+        return self.x._version == self.version
 
     def centre(self) -> Tensor:
         """The mean of every channel."""
@@ -39,23 +45,29 @@ class Patches(NamedTuple):
             t = t.unfold(dim, d * (k - 1) + 1, s)[..., ::d]  # (examples, channels, *positions, *size)
         count = len(self.size)
         t = t.permute(0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count)).flatten(1 + count).flatten(1, count)
-        t = t / t.norm(dim=2, keepdim=True).clamp_min(torch.finfo(t.dtype).tiny ** 0.5)
-        found: Tensor = t @ t.mT
-        return found
+        gram: Tensor = t @ t.mT
+        gram = gram if self.constant is None else gram + self.constant
+        own = gram.diagonal(dim1=1, dim2=2)
+        length = torch.where(own > 0, own, 1.0).sqrt()  # patches of zeros have no direction
+        return gram / (length.unsqueeze(1) * length.unsqueeze(2))
 
 
-def patches_of(func: Any, x: Tensor, weight: Tensor, *rest: Any, **named: Any) -> Patches | None:
-    """The patches of a convolution of few positions; None for other layers."""
+def patches_of(
+    func: Any, x: Tensor, weight: Tensor, *rest: Any, constant: Tensor | None = None, **named: Any
+) -> Patches | None:
+    """The patches of a convolution; None for other layers, and where channels meet only some of the others."""
     dims = x.dim() - 2
-    if func.__name__ != f"conv{dims}d":
+    if func.__name__ != f"conv{dims}d" or weight.shape[1] != x.shape[1]:
         return None
     names = ("stride", "padding", "dilation")
     given = {"stride": 1, "padding": 0, "dilation": 1} | dict(zip(names, rest, strict=False)) | named
     stride, padding, dilation = (given[name] for name in names)
     if isinstance(padding, str):
         return None
-    each = [(v,) * dims if isinstance(v, int) else tuple(v) * (dims // len(v)) for v in (stride, padding, dilation)]
-    return Patches(x, weight.shape[2:], *each)
+    steps, pads, gaps = (
+        (v,) * dims if isinstance(v, int) else tuple(v) * (dims // len(v)) for v in (stride, padding, dilation)
+    )
+    return Patches(x, weight.shape[2:], steps, pads, gaps, x._version, constant)
 
 
 class SharedVariance(NamedTuple):

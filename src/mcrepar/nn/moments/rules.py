@@ -24,6 +24,7 @@ MOMENT_RULES: dict[str, Row | Rule] = {
 }
 """rule(func, *args, **kwargs) is the result of func with its mean and variance, a MomentTensor (or several)."""
 
+POINTWISE = {*ELEMENTWISE_RULES, "batch_norm", "add", "sub", "mul", "div", "neg", "clone", "contiguous"}  # by position
 Settle = Callable[[str, MomentTensor], MomentTensor]  # what becomes of a result whose variance has a factor
 _SETTLE: ContextVar[Settle | None] = ContextVar("factors of variances", default=None)
 
@@ -63,7 +64,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         result = settle(key, result)
     if isinstance(result, MomentTensor):
         before = (x.patches for x in random if x.patches is not None and x.shape == result.shape)
-        result.patches = patches or next(before, None)
+        result.patches = patches or (next(before, None) if key in POINTWISE else None)
     return _written(args[0], result) if inside else result
 
 
@@ -88,4 +89,5 @@ def _written(target: MomentTensor, result: MomentTensor) -> MomentTensor:
     for old, new in [*pairs, *zip(target.samples, result.samples, strict=True)]:
         if new is not old:
             old.copy_(new)
+    target.patches = result.patches
     return target

@@ -24,7 +24,8 @@ def _some(*groups: dict[str, Any]) -> Groups:
 
 def _groups(net: nn.Module, likelihood: Likelihood, config: TrainConfig) -> tuple[Groups, Groups]:
     """Parameter groups of means and plain parameters, and of log scales; the prior is the weight decay of means."""
-    role = roles(net) if isinstance(net, BayesianModule) else dict.fromkeys(net.parameters(), "plain")
+    random = any(isinstance(module, BayesianModule) for module in net.modules())
+    role = roles(net) if random else dict.fromkeys(net.parameters(), "plain")
     scales = [p for p in role if role[p] == "scale"]
     decayed = [p for p in role if role[p] == "plain" and config.weight_decay]
     kept = [p for p in role if role[p] != "scale" and not (role[p] == "plain" and config.weight_decay)]
