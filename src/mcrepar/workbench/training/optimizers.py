@@ -27,10 +27,10 @@ def _groups(net: nn.Module, likelihood: Likelihood, config: TrainConfig) -> tupl
     random = any(isinstance(module, BayesianModule) for module in net.modules())
     role = roles(net) if random else dict.fromkeys(net.parameters(), "plain")
     scales = [p for p in role if role[p] == "scale"]
-    decayed = [p for p in role if role[p] == "plain" and config.weight_decay]
-    kept = [p for p in role if role[p] != "scale" and not (role[p] == "plain" and config.weight_decay)]
+    undecayed = ("mean", "prior") if config.weight_decay else ("mean", "prior", "plain")
+    decayed = [p for p in role if role[p] not in (*undecayed, "scale")]
     means = [
-        {"params": [*kept, *likelihood.parameters()], "factor": 1.0},
+        {"params": [*(p for p in role if role[p] in undecayed), *likelihood.parameters()], "factor": 1.0},
         {"params": decayed, "factor": 1.0, "weight_decay": config.weight_decay},
     ]
     return _some(*means), _some({"params": scales, "factor": config.scale_lr})
