@@ -196,7 +196,7 @@ def _expected_nll(
     (args, kwargs), members, total = call, members_of(bnn), []
     for member in range(members):
         with moment_pass(bnn, output, member) as run:
-            mean, variance = (t.float() if t.dtype.itemsize < 4 else t for t in run(*args, **kwargs))
+            mean, variance = (t.float() if t.dtype.itemsize < 4 else t for t in run(*args, **kwargs)[:2])
         likelihood.check(mean, y)
         log_prob = likelihood.expected_log_prob(mean, variance, y)
         total.append(-log_prob.mean())

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,14 @@ class _Buffer:
     name: str
 
 
+class MomentFactor(NamedTuple):
+    """What was fitted to draws for one operation of the pass of moments."""
+
+    operation: str
+    factor: float  # of its variance
+    centre: tuple[float, ...] = ()  # around which a mean over positions compares patches: of every channel, or one 0
+
+
 class Calibration(nn.Module):
     """A batch of training data with which norm layers find the statistics of one draw.
 
@@ -50,7 +58,7 @@ class Calibration(nn.Module):
         how: the call to suggest when no calibration batch was given.
     """
 
-    moment_factors: tuple[tuple[str, float], ...] = ()  # of variances in the pass of moments, operation by operation
+    moment_factors: tuple[MomentFactor, ...] = ()  # in the order of the operations
 
     def __init__(self, net: nn.Module, how: str = "bnn.calibrate(x)") -> None:
         super().__init__()

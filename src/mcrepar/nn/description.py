@@ -25,7 +25,7 @@ from mcrepar.distributions.priors import prior
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.nn.calibration import Calibration, outside
+from mcrepar.nn.calibration import Calibration, MomentFactor, outside
 from mcrepar.nn.options import PRIOR
 from mcrepar.nn.random_tensor import Options, RandomTensor
 from mcrepar.nn.rank1 import RankOne
@@ -180,9 +180,15 @@ def restore_initial(random: Tensors, config: Mapping[str, Json]) -> None:
             part.initial = None if numbers is None else (float(numbers[0]), float(numbers[1]))
 
 
-def factors_from(item: Json) -> tuple[tuple[str, float], ...]:
+def factors_from(item: Json) -> tuple[MomentFactor, ...]:
     """The factors of variances that were fitted, by operation."""
-    return tuple((str(name), float(factor)) for name, factor in item)
+    found: list[MomentFactor] = []
+    for name, factor, *centre in item:
+        if name == "centre":  # a row of its own in folders of before
+            found[-1] = found[-1]._replace(centre=(*found[-1].centre, float(factor)))
+        else:
+            found.append(MomentFactor(str(name), float(factor), tuple(float(c) for part in centre for c in part)))
+    return tuple(found)
 
 
 def dtype_name(tensor: Tensor) -> str:

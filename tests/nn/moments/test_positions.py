@@ -7,6 +7,8 @@ from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, bayesian, calibrate_moments, predict
+from mcrepar.nn.calibration import MomentFactor
+from mcrepar.nn.description import factors_from
 from mcrepar.nn.moments.positions import patches_of
 from mcrepar.nn.moments.tensor import MomentTensor
 from mcrepar.nn.random_tensor import random_tensors
@@ -53,6 +55,10 @@ def ratios(bnn, x, draws=600):
     """The variance of the pass over that of draws, for every example."""
     one, many = predict(bnn, x, draws="moments"), predict(bnn, x, draws=draws, generator=seeded(9))
     return (one.epistemic / many.epistemic).mean(1)
+
+
+def centres(bnn):
+    return [row.centre for row in bnn.calibration.moment_factors if row.centre]
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -118,8 +124,10 @@ def test_a_linear_network_is_exact_for_images_of_any_kind():
     bnn = bayesian(net, posterior="normal", initial_std=0.2).eval()
     x, other = mixed(64), smooth(4)
     calibrate_moments(bnn, x, draws=2000, generator=seeded(1))
-    assert [name for name, _ in bnn.calibration.moment_factors] == ["conv2d", "adaptive_avg_pool2d", "centre"]
-    assert bnn.calibration.moment_factors[-1] == ("centre", 0.0)
+    assert [(row.operation, row.centre) for row in bnn.calibration.moment_factors] == [
+        ("conv2d", ()),
+        ("adaptive_avg_pool2d", (0.0,)),
+    ]
     (tensor,) = random_tensors(bnn).values()
     equal = tensor.posterior.variance.flatten()[0].detach()
     assert bool((tensor.posterior.variance == equal).all())
@@ -139,7 +147,7 @@ def test_out_of_distribution_images_have_the_variance_of_draws(pool, norm, struc
     bnn = bayesian(Pooled(POOLS[pool], norm), posterior="normal", initial_std=0.2, structure=structure).eval()
     bnn = bnn.calibrate(x).eval() if norm else bnn
     calibrate_moments(bnn, x, generator=seeded(1))
-    assert "centre" in dict(bnn.calibration.moment_factors)
+    assert centres(bnn)
     found = [float(ratios(bnn, images).mean()) for images in (x[:8], other)]
     assert all(0.7 < ratio < 1.3 for ratio in found), found
 
@@ -156,7 +164,7 @@ def test_independent_positions_would_have_too_small_a_variance(monkeypatch):
 def test_positions_that_changed_are_not_compared():
     bnn = bayesian(Pooled(POOLS["in turn"]), posterior="normal").eval()
     calibrate_moments(bnn, mixed(16), draws=8, generator=seeded(1))
-    assert "centre" not in dict(bnn.calibration.moment_factors)
+    assert not centres(bnn)
 
 
 def test_a_centre_is_kept_with_the_network_and_exported(tmp_path):
@@ -173,6 +181,31 @@ def test_a_centre_is_kept_with_the_network_and_exported(tmp_path):
 def test_larger_images_than_those_that_were_fitted_are_refused():
     bnn = bayesian(Pooled(POOLS["adaptive"]), posterior="normal").eval()
     calibrate_moments(bnn, mixed(64), draws=16, generator=seeded(1))
-    assert "centre" in dict(bnn.calibration.moment_factors)
+    assert centres(bnn)
     with pytest.raises(MethodError, match=r"all positions of an image, at most 256.*calibrate_moments"):
         predict(bnn, randn(2, 2, 20, 20), draws="moments")
+
+
+def test_centres_that_were_saved_as_rows_of_their_own_load():
+    rows = [["conv2d", 1.5], ["mean", 2.0], ["centre", 0.25], ["centre", 0.5], ["linear", 1.0, []]]
+    assert factors_from(rows) == (
+        MomentFactor("conv2d", 1.5),
+        MomentFactor("mean", 2.0, (0.25, 0.5)),
+        MomentFactor("linear", 1.0),
+    )
+
+
+def test_members_are_averaged_with_the_centre_of_the_first():
+    x = mixed(64)
+    net = Pooled(POOLS["mean"], True)
+    bnn = bayesian(net, structure="rank1", posterior="normal", members=3, initial_std=0.2).calibrate(x).eval()
+    calibrate_moments(bnn, x, draws=16, generator=seeded(1))
+    assert len(bnn.calibration.moment_factors) == 4
+    assert predict(bnn, x[:4], draws="moments").mean.isfinite().all()
+
+
+def test_correlations_of_many_examples_are_made_in_parts(monkeypatch):
+    y = F.conv2d(randn(7, 3, 8, 8), MomentTensor(randn(4, 3, 3, 3), randn(4, 3, 3, 3).square())).mean((2, 3))
+    whole = y.shared(torch.zeros(1))
+    monkeypatch.setattr("mcrepar.nn.moments.positions.EXAMPLES", 3)
+    torch.testing.assert_close(y.shared(torch.zeros(1)), whole)

@@ -10,8 +10,9 @@ from torch.func import functional_call
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.batches import Output
+from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
-from mcrepar.nn.moments.moment_pass import Factor, check_moments, scaled, weight_moments
+from mcrepar.nn.moments.moment_pass import check_moments, scaled, weight_moments
 from mcrepar.nn.moments.tensor import Factors, MomentTensor
 from mcrepar.nn.passes import evaluating, stored_statistics
 from mcrepar.nn.swap import plain_copy
@@ -28,7 +29,7 @@ class MomentModule(nn.Module):
     """
 
     def __init__(
-        self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[Factor, ...], output: Output
+        self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[MomentFactor, ...], output: Output
     ) -> None:
         super().__init__()
         self.net, self.factors, self.output = net, factors, output
@@ -47,7 +48,7 @@ class MomentModule(nn.Module):
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(self.net, held, args, kwargs, tie_weights=False)
 
-        return scaled(call, self.factors, self.output, args, kwargs)
+        return scaled(call, self.factors, self.output, args, kwargs)[:2]
 
 
 def moment_module(bnn: nn.Module, *, output: Output = None) -> MomentModule:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from mcrepar.nn.moments.positions import MOST, SharedVariance, patches_of
-from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal, unwritable
+from mcrepar.nn.moments.tensor import Mixing, MomentTensor, Row, moments, refusal, unwritable
 
 LAYERS = {"linear", *(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))}  # these know rank-1 factors
+MIXED = 256  # outputs of a dense layer up to which their correlation is known
 
 
 # ---- layers and products
@@ -34,6 +35,7 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
         share = _along(factors.inputs, x, channel)
         mean, u = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x * x, share)
         variance = torch.addcmul(call(u, factors.square), mean * mean, _along(factors.outputs, mean, channel))
+        xv = u / (1 - share)  # of s o x / E s, which all outputs share
         mean = mean if b is None else mean + _along(b, mean, channel)
     else:
         mean = call(x, w, b)
@@ -42,6 +44,8 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
     if (wv is not None or factors is not None) and mean.shape[2:].numel() <= MOST:
         constant = bv.mean() / wv.mean() if bv is not None and wv is not None else None
         result.patches = patches_of(func, x, w, *rest, constant=constant, **named)
+    if channel == -1 and mean.dim() == 2 and xv is not None and mean.shape[1] <= MIXED:
+        result.mixing = Mixing(w, xv, result.variance)
     return result
 
 

@@ -10,30 +10,36 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, fitting, real_tensors, the_tensor
-from mcrepar.nn.calibration import complete
+from mcrepar.nn.calibration import MomentFactor, complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import Factors, MomentTensor, moments
+from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor, moments
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 from mcrepar.nn.swap import frozen_weights
 from mcrepar.validation import check_generator, whole_number
 
-Moments = tuple[Tensor, Tensor]  # mean and variance of the output
 CHUNK = 8  # draws that are in memory at once while factors are fitted
-Factor = tuple[str, float]  # the operation, and what its variance is multiplied by
-CENTRE = "centre"  # in the place of an operation: what patches are compared around, channel by channel, or one 0
+
+
+class Moments(NamedTuple):
+    """Of a network's output."""
+
+    mean: Tensor
+    variance: Tensor
+    mixing: Mixing | None = None  # of a dense layer at the end
 
 
 # ---- weights
@@ -119,7 +125,7 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
 
 
 def scaled(
-    net: Callable[..., Any], factors: Sequence[Factor], output: Output, args: Any, kwargs: Mapping[str, Any]
+    net: Callable[..., Any], factors: Sequence[MomentFactor], output: Output, args: Any, kwargs: Mapping[str, Any]
 ) -> Moments:
     """Mean and variance of the output of a network that holds moments of weights, by these factors."""
     scaling = Scaling(factors)
@@ -127,7 +133,9 @@ def scaled(
         out = the_tensor(net(*args, **kwargs), output)
     if factors:
         scaling.check()
-    return (out.expectation, out.variance) if isinstance(out, MomentTensor) else (out, torch.zeros_like(out))
+    if not isinstance(out, MomentTensor):
+        return Moments(out, torch.zeros_like(out))
+    return Moments(out.expectation, out.variance, out.mixing)
 
 
 def _moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
@@ -150,14 +158,23 @@ def output_moments(net: nn.Module, batches: Batches, output: Output = None) -> l
                 rows = []
                 for args, kwargs in batches:
                     with fitting("predict(bnn, x)", net, args, kwargs):
-                        rows.append([t.cpu() for t in call(*args, **kwargs)])
-                    batches.check_rows(len(rows[-1][0]), args, kwargs)
+                        rows.append(pytree.tree_map_only(Tensor, Tensor.cpu, call(*args, **kwargs)))
+                    batches.check_rows(len(rows[-1].mean), args, kwargs)
             if not rows:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
-            mean, variance = (torch.cat(column) for column in zip(*rows, strict=True))
-            check_examples(mean + variance)
-            members.append((mean, variance))
+            members.append(_joined(rows))
+            check_examples(members[-1].mean + members[-1].variance)
     return members
+
+
+def _joined(rows: Sequence[Moments]) -> Moments:
+    """The moments of all batches."""
+    mean, variance = torch.cat([row.mean for row in rows]), torch.cat([row.variance for row in rows])
+    mixings = [row.mixing for row in rows if row.mixing is not None]
+    if len(mixings) < len(rows):
+        return Moments(mean, variance)
+    inputs, outputs = torch.cat([m.inputs for m in mixings]), torch.cat([m.outputs for m in mixings])
+    return Moments(mean, variance, Mixing(mixings[0].weight, inputs, outputs))
 
 
 # ---- factors
@@ -170,16 +187,14 @@ class Scaling:
         factors: one for every operation that has one.
     """
 
-    def __init__(self, factors: Sequence[Factor]) -> None:
+    def __init__(self, factors: Sequence[MomentFactor]) -> None:
         self.factors, self.count = factors, 0
 
     def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
         """The result with its factor."""
         self.check(name)
-        factor = self.factors[self.count][1]
+        _, factor, centre = self.factors[self.count]
         self.count += 1
-        centre = [value for _, value in itertools.takewhile(lambda f: f[0] == CENTRE, self.factors[self.count :])]
-        self.count += len(centre)
         variance = result.variance
         if centre:
             if result.shared is None:
@@ -193,7 +208,7 @@ class Scaling:
 
     def check(self, name: str = "the end") -> None:
         """Refuse factors of another pass."""
-        there = self.factors[self.count][0] if self.count < len(self.factors) else "the end"
+        there = self.factors[self.count].operation if self.count < len(self.factors) else "the end"
         if there != name:
             raise MethodError(
                 "draws='moments' with fitted factors",
@@ -226,7 +241,7 @@ def calibrate_moments(
     >>> from mcrepar import bayesian
     >>> bnn = bayesian(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)))
     >>> bnn = calibrate_moments(bnn, torch.randn(16, 1, 8, 8))
-    >>> [name for name, factor in bnn.calibration.moment_factors]
+    >>> [fitted.operation for fitted in bnn.calibration.moment_factors]
     ['conv2d', 'max_pool2d', 'linear']
     """
     draws = whole_number("draws", draws, least=2)
@@ -240,23 +255,23 @@ def calibrate_moments(
         for name, tensor in real_tensors(call):
             if not bool(tensor.isfinite().all()):
                 raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")
-        found = [_fit(bnn, call, draws, generator, chosen, output, member) for member in range(members_of(bnn))]
-    names = [name for name, _ in found[0]]
-    alike = [f for f in found if [name for name, _ in f] == names]  # members whose means have variances of one kind
+        found: list[list[MomentFactor]] = []
+        for member in range(members_of(bnn)):
+            found.append(_fit(bnn, call, draws, generator, chosen, output, member, found[0] if found else None))
     calibration_of(bnn).moment_factors = tuple(
-        (name, sum(f[k][1] for f in alike) / len(alike)) for k, name in enumerate(names)
+        rows[0]._replace(factor=sum(row.factor for row in rows) / len(rows)) for rows in zip(*found, strict=True)
     )
     return bnn
 
 
 def _fit(
     net: nn.Module, call: Any, draws: int, generator: torch.Generator | None, likelihood: Likelihood | None,
-    output: Output, member: int,
-) -> list[Factor]:  # fmt: skip
-    """The factors of one member's pass: of every operation in turn, with the factors of those before it."""
+    output: Output, member: int, first_member: Sequence[MomentFactor] | None,
+) -> list[MomentFactor]:  # fmt: skip
+    """Of one member's pass: of every operation in turn, with the factors of those before it; centres of the first."""
     args, kwargs = call
     sums: list[Tensor] = []  # of every operation, over draws: what is beside the pass's mean, and its square
-    found: list[Factor] = []
+    found: list[MomentFactor] = []
     for first in range(0, draws, CHUNK):
         place = itertools.count()
 
@@ -275,20 +290,17 @@ def _fit(
             note("output", out)
     variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
 
-    turn = itertools.count()
-
     def fit(name: str, result: MomentTensor) -> MomentTensor:
-        drawn, variance = variances[next(turn)], result.variance
-        centre: list[float] = []
-        if result.shared is not None:  # whichever of three is nearest to a multiple of the draws', example by example
+        k, variance, centre = len(found), result.variance, tuple[float, ...]()
+        if result.shared is not None:  # whichever is nearest to a multiple of the draws', example by example
             shared = result.shared
-            centres = [[], [0.0], shared.patches.centre().tolist()]
-            ways = [(variance if not c else shared(torch.tensor(c)), c) for c in centres]
-            variance, centre = min(ways, key=lambda way: _scatter(drawn, way[0]))
+            centres = [(), (0.0,), tuple(shared.patches.centre().tolist())]
+            centres = centres if first_member is None else [first_member[k].centre]
+            ways = [(shared(torch.tensor(c)) if c else variance, c) for c in centres]
+            variance, centre = min(ways, key=lambda way: _scatter(variances[k], way[0]))
         here = float(variance.double().sum())
-        found.append((name, float(drawn.sum()) / here if here > 0 else 1.0))
-        factor = found[-1][1]
-        found.extend((CENTRE, value) for value in centre)
+        factor = float(variances[k].sum()) / here if here > 0 else 1.0
+        found.append(MomentFactor(name, factor, centre))
         return MomentTensor(result.expectation, variance * factor)
 
     with holding(_moments_of_parts(net, member)), settling(fit):
@@ -297,8 +309,7 @@ def _fit(
     if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
         drawn, here = float((weight * variances[-1]).sum()), float((weight * out.variance).sum())
         if drawn > 0 and here > 0:  # not where all classes are certain
-            last = max(k for k, (name, _) in enumerate(found) if name != CENTRE)
-            found[last] = found[last][0], found[last][1] * drawn / here
+            found[-1] = found[-1]._replace(factor=found[-1].factor * drawn / here)
     return found
 
 

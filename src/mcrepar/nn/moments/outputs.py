@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcrepar.likelihoods import Likelihood, Normal
 from mcrepar.nn.moments.moment_pass import Moments
+from mcrepar.nn.moments.tensor import Mixing
 
 SAMPLES = (100, 1000)  # of an output, at least and at most
 NUMBERS = 2**24  # that the samples of all outputs may have before there are fewer than the most
@@ -34,6 +35,7 @@ class Statistics(NamedTuple):
 Read = Callable[[Tensor], tuple[Tensor, ...]]  # mean and variance of y given an output, and probabilities of classes
 
 
+@torch.no_grad()
 def statistics(
     likelihood: Likelihood | None, members: Sequence[Moments], read: Read, max_bytes: int,
     generator: torch.Generator | None = None,
@@ -57,7 +59,7 @@ def statistics(
 
 def _regression(likelihood: Normal | None, members: Sequence[Moments], draws: int, max_bytes: int) -> Statistics:
     """Closed form; the samples are quantiles of every output by itself, (k - 1/2) / draws, with variance 1."""
-    m, v, noise = (torch.stack(t) for t in zip(*(_of_mean(likelihood, *pair) for pair in members), strict=True))
+    m, v, noise = (torch.stack(t) for t in zip(*(_of_mean(likelihood, *pair[:2]) for pair in members), strict=True))
     mean = m.mean(0)  # of (members, examples, ...)
     parts, each = (mean, noise.mean(0), v.mean(0) + m.var(0, correction=0)), draws // len(members)
     if draws * mean.nbytes * (1 if likelihood is None else 2) > max_bytes:
@@ -84,11 +86,13 @@ def _sampled(
     members: Sequence[Moments], read: Read, draws: int, max_bytes: int, generator: torch.Generator | None
 ) -> Statistics:
     """Antithetic samples of the output, examples in chunks."""
-    m, v = (torch.stack(column) for column in zip(*members, strict=True))  # (members, examples, ...)
+    m, v = (torch.stack(t) for t in zip(*((one.mean, one.variance) for one in members), strict=True))  # of all members
     size, keep = max(1, CHUNK // (draws * max(m[0, 0].numel(), 1))), draws * m[0].nbytes <= max_bytes
     where, rows, kept = "cpu" if generator is None else generator.device, [], []
-    for mk, vk in zip(torch.split(m, size, 1), torch.split(v, size, 1), strict=True):
+    for k in range(0, m.shape[1], size):
+        mk, vk = m[:, k : k + size], v[:, k : k + size]
         half = torch.randn(draws // 2 // len(members), *mk.shape, generator=generator, device=where, dtype=m.dtype)
+        half = _correlated(half, members, slice(k, k + size))
         u = (mk + vk.sqrt() * torch.cat([half, -half]).to(m.device)).flatten(0, 1)  # (draws, examples, ...)
         mean, noise, *probs = (t.view(*u.shape[:2], *t.shape[1:]) for t in read(u.flatten(0, 1)))
         kept += [mean] if keep else []
@@ -101,3 +105,11 @@ def _sampled(
     mean, aleatoric, epistemic, *classes = (torch.cat(column) for column in zip(*rows, strict=True))
     three = (classes[0], classes[1], classes[2]) if classes else None
     return Statistics(draws, mean, aleatoric, epistemic, torch.cat(kept, 1) if keep else None, None, three)
+
+
+def _correlated(z: Tensor, members: Sequence[Moments], rows: slice) -> Tensor:
+    """Standard Normal numbers, (samples, members, examples, outputs), with the correlation of outputs where known."""
+    roots = [Mixing(mix.weight, mix.inputs[rows], mix.outputs[rows]).root() for *_, mix in members if mix is not None]
+    if len(roots) < len(members):
+        return z
+    return torch.einsum("knab,dknb->dkna", torch.stack(roots).to(z), z)

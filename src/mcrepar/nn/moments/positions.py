@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MOST = 256  # positions that are compared with one another
+EXAMPLES = 64  # whose correlations are in memory at once
 
 
 class Patches(NamedTuple):
@@ -78,6 +79,8 @@ class SharedVariance(NamedTuple):
     shape: torch.Size  # of the result
 
     def __call__(self, centre: Tensor) -> Tensor:
-        v = self.variance.flatten(2)
-        s = v.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
-        return ((s @ self.patches.correlation(centre)) * s).sum(2).clamp_min(0).view(self.shape) / s.shape[2] ** 2
+        rows = []
+        for v, x in zip(*(torch.split(t, EXAMPLES) for t in (self.variance.flatten(2), self.patches.x)), strict=True):
+            s = v.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
+            rows.append(((s @ self.patches._replace(x=x).correlation(centre)) * s).sum(2).clamp_min(0))
+        return torch.cat(rows).view(self.shape) / self.variance.shape[2:].numel() ** 2

@@ -59,12 +59,12 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     result = row.rule(func, *args, **kwargs)
     if random[0].samples and not row.composite:
         _sample(func, args, kwargs, random, result)
-    settle, patches = _SETTLE.get(), getattr(result, "patches", None)
+    settle, patches, mixing = _SETTLE.get(), getattr(result, "patches", None), getattr(result, "mixing", None)
     if settle is not None and 0 < row.fitted <= len(random):
         result = settle(key, result)
     if isinstance(result, MomentTensor):
         before = (x.patches for x in random if x.patches is not None and x.shape == result.shape)
-        result.patches = patches or (next(before, None) if key in POINTWISE else None)
+        result.patches, result.mixing = patches or (next(before, None) if key in POINTWISE else None), mixing
     return _written(args[0], result) if inside else result
 
 

@@ -26,6 +26,7 @@ SHAPED = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
     "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
+TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
 
@@ -46,6 +47,24 @@ class Factors(NamedTuple):
     square: Tensor  # E W^2 = Wbar^2 o (E r^2 E s^2^T)
     outputs: Tensor  # Var r / (E r)^2, (outputs,)
     inputs: Tensor  # Var s / E s^2, (inputs,)
+
+
+class Mixing(NamedTuple):
+    """What the outputs of a dense layer share: Cov(y_c, y_d) = sum_i w_ci w_di Var x_i for c != d."""
+
+    weight: Tensor  # E W, (outputs, inputs)
+    inputs: Tensor  # Var x, (examples, inputs)
+    outputs: Tensor  # Var y, (examples, outputs)
+
+    def root(self) -> Tensor:
+        """A root of the correlation matrix of every example's outputs, (examples, outputs, outputs)."""
+        dtype = torch.promote_types(self.outputs.dtype, torch.float32)
+        weight, x, y = (t.to(dtype) for t in self)
+        rows = weight * (x.unsqueeze(1) / y.clamp_min(torch.finfo(dtype).tiny).unsqueeze(2)).sqrt()
+        shared = rows @ rows.mT
+        shared.diagonal(dim1=1, dim2=2).fill_(1 + TIES)
+        root: Tensor = torch.linalg.cholesky(shared)
+        return root
 
 
 class MomentTensor(Tensor):
@@ -70,6 +89,7 @@ class MomentTensor(Tensor):
     factors: Factors | None
     samples: tuple[Tensor, ...]
     patches: Patches | None = None  # of the convolution that it comes from, without a change of positions since
+    mixing: Mixing | None = None  # of the dense layer that it is the output of
     shared: SharedVariance | None = None  # of a mean over all positions, its variance where they depend on each other
 
     @staticmethod

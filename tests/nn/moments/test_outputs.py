@@ -1,0 +1,71 @@
+"""From mean and variance of an output to a prediction: classes that share the noise of the last layer's inputs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mcrepar import bayesian, predict
+from mcrepar.nn.moments.tensor import MomentTensor
+from tests.conftest import seeded
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def sampled(x, w, count=200_000):
+    """Covariances of a dense layer's outputs by samples of inputs and weights, for one example."""
+    xs = x.expectation + x.variance.sqrt() * randn(count, *x.shape, seed=1)
+    ws = w.expectation + w.variance.sqrt() * randn(count, *w.shape, seed=2)
+    return torch.cov(torch.einsum("kci,ki->ck", ws, xs[:, 0]))
+
+
+def test_outputs_of_a_dense_layer_share_the_noise_of_its_inputs():
+    """A correlation of 200,000 samples has a standard error of at most .0022."""
+    x = MomentTensor(randn(1, 4), randn(1, 4, seed=3).square())
+    w = MomentTensor(randn(3, 4, seed=4), 0.1 * randn(3, 4, seed=5).square())
+    y = F.linear(x, w)
+    root = y.mixing.root()[0]
+    wanted = sampled(x, w)
+    wanted = wanted / (wanted.diag().sqrt().unsqueeze(1) * wanted.diag().sqrt())
+    torch.testing.assert_close(root @ root.mT, wanted, atol=0.01, rtol=0)
+    assert float(wanted[0, 1].abs()) > 0.1  # so that independent outputs would fail
+
+
+@pytest.mark.parametrize("change", [torch.relu, lambda y: y + 1, lambda y: y.view(1, 3, 1), lambda y: y.softmax(1)])
+def test_what_follows_the_layer_has_no_mixing(change):
+    y = F.linear(MomentTensor(randn(1, 4), torch.ones(1, 4).double()), randn(3, 4))
+    assert y.mixing is not None
+    assert change(y).mixing is None
+
+
+def test_outputs_of_equal_weights_are_one_number():
+    y = F.linear(MomentTensor(randn(2, 4), torch.ones(2, 4).double()), randn(1, 4).expand(3, 4))
+    root = y.mixing.root()
+    torch.testing.assert_close(root @ root.mT, torch.ones(2, 3, 3).double(), atol=2e-3, rtol=0)
+
+
+def test_inputs_without_noise_give_independent_outputs():
+    y = F.linear(
+        MomentTensor(randn(2, 4), torch.zeros(2, 4).double()), MomentTensor(randn(3, 4), torch.ones(3, 4).double())
+    )
+    root = y.mixing.root()
+    torch.testing.assert_close(root @ root.mT, torch.eye(3).double().expand(2, 3, 3), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"structure": "rank1"}, {"structure": "rank1", "members": 2}])
+def test_mutual_information_is_that_of_draws(options):
+    """Random features before a last layer without noise of its own: classes are far from independent."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 6)).double()
+    with torch.no_grad():
+        net[1].weight[1:] = net[1].weight[:1] + 0.2 * net[1].weight[1:]  # classes rise and fall together
+        net[1].weight.mul_(5)
+    bnn = bayesian(net, posterior="normal", select=["0.weight"], initial_std=0.3, **options)
+    x = randn(40, 4)
+    one = predict(bnn, x, draws="moments", likelihood="categorical", generator=seeded(1))
+    many = predict(bnn, x, draws=4000, likelihood="categorical", generator=seeded(2))
+    ratio = one.mutual_information.mean() / many.mutual_information.mean()
+    assert not one.probs.requires_grad
+    assert 0.85 < float(ratio) < 1.15  # as if classes were independent: 20 and more
