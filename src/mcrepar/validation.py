@@ -29,13 +29,14 @@ def closest(name: object, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5) or names
 
 
-def whole_number(name: str, value: object, least: int = 1) -> int:
+def whole_number(name: str, value: object, least: int = 1, other: str = "") -> int:
     """A count as an int.
 
     Args:
         name: of the argument.
         value: given.
         least: the smallest that is allowed.
+        other: a word that is allowed in the place of a number, for the error.
 
     Raises:
         ParameterError: where it is no whole number, or too small.
@@ -44,7 +45,8 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
     3
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", "a whole number")
+        instead = f"a whole number or {other}" if other else "a whole number"
+        raise ParameterError(f"{name}={value!r}", f"it is a {type(value).__name__}", instead)
     if value < least:
         raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
     return int(value)

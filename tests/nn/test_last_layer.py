@@ -362,10 +362,11 @@ def test_the_bound_has_gradients_of_every_parameter():
 def test_the_bound_is_refused_where_it_is_infinite():
     x, y = 100 * randn(6, 4), torch.randint(3, (6,))
     torch.manual_seed(0)
-    bnn = mcrepar.bayesian(nn.Linear(4, 3).double(), "logistic", initial_std=0.5)
-    with pytest.raises(MethodError, match="'exact' with weight: a feature times a scale reaches 1"):
-        elbo(bnn, Categorical(), x, y, 6, last_layer_draws="exact")
-    with pytest.raises(MethodError, match="'exact' with weight: its noise has no cumulants"):
+    for posterior in ("laplace", "logistic"):
+        bnn = mcrepar.bayesian(nn.Linear(4, 3).double(), posterior, initial_std=0.5)
+        with pytest.raises(MethodError, match="'exact' with weight: a feature times a scale reaches 1"):
+            elbo(bnn, Categorical(), x, y, 6, last_layer_draws="exact")
+    with pytest.raises(MethodError, match="'exact' with weight: there is no bound by cumulants for its noise"):
         elbo(mcrepar.bayesian(nn.Linear(4, 3).double(), "radial"), Categorical(), x, y, 6, last_layer_draws="exact")
 
 

@@ -61,7 +61,7 @@ class Part:
             found = None if rows[0] is None else torch.stack([row.sum(-1) for row in rows if row is not None], -1)
         if found is not None and bool(found.isfinite().all()):
             return found.expand_as(self.square)
-        why = "its noise has no cumulants that can be written down"
+        why = "there is no bound by cumulants for its noise"
         if found is not None:
             why = "a feature times a scale reaches 1, where E exp(u) is infinite under its noise"
         raise MethodError(f"last_layer_draws='exact' with {self.tensor.name}", why, "last_layer_draws=1000, or draws=M")

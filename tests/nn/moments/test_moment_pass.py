@@ -326,3 +326,48 @@ def test_a_likelihood_that_is_certain_leaves_the_last_factor_as_it_is():
         factors.append(bnn.calibration.moment_factors)
     assert factors[0] == factors[1]
     assert factors[0][0][1] > 0.5
+
+
+class Refused(nn.Module):
+    """A norm layer, and then an operation without a rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return torch.special.bessel_j0(self.norm(self.linear(x)))
+
+
+def test_a_refused_pass_leaves_norm_layers_as_they_were():
+    bnn = bayesian(Refused(), posterior="normal").train()
+    before = {name: buffer.clone() for name, buffer in bnn.net.named_buffers()}
+    with pytest.raises(MethodError, match="bessel_j0"):
+        mcrepar.elbo(bnn, "normal", torch.randn(5, 3), torch.zeros(5, 4), data_size=5, draws="moments")
+    for name, buffer in bnn.net.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_calibration_is_refused_before_anything_is_drawn(monkeypatch):
+    monkeypatch.setattr("mcrepar.nn.moments.moment_pass.sampled_moments", None)
+    bnn = bayesian(Refused(), posterior="normal").calibrate(torch.randn(8, 3)).eval()
+    with pytest.raises(MethodError, match="bessel_j0"):
+        calibrate_moments(bnn, torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [(torch.randn(5, 2), "shape"), (torch.randn(5, 3).double(), "float64"), ((torch.randn(5, 3),) * 2, "arguments")],
+)
+def test_inputs_that_do_not_fit_have_a_sentence(x, message):
+    bnn = bayesian(nn.Linear(3, 1), posterior="normal")
+    with pytest.raises(ParameterError, match=message):
+        mcrepar.elbo(bnn, "normal", x, torch.zeros(5, 1), data_size=5, draws="moments")
+
+
+def test_a_word_that_is_misspelled_is_answered_with_the_right_one():
+    bnn = bayesian(nn.Linear(3, 1), posterior="normal")
+    with pytest.raises(ParameterError, match="a whole number or 'moments'"):
+        predict(bnn, torch.zeros(5, 3), draws="moment")
+    with pytest.raises(ParameterError, match="a whole number or 'moments'"):
+        mcrepar.elbo(bnn, "normal", torch.zeros(5, 3), torch.zeros(5, 1), data_size=5, draws="moment")

@@ -195,7 +195,7 @@ VIEW_CASES = {
 }
 UNTRIED = {
     "cuda", "requires_grad_", "__abs__", "__setitem__", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
-    "multi_head_attention_forward",
+    "feature_alpha_dropout", "multi_head_attention_forward",
 }  # a device, other spellings, and what has tests of its own  # fmt: skip
 
 
@@ -446,3 +446,19 @@ def test_looking_at_shapes_needs_no_rule():
     assert x.is_contiguous()
     assert torch.zeros_like(x).shape == x.new_zeros(2, 6).shape
     assert SEEN
+
+
+def test_alpha_dropout_is_refused_in_training():
+    """Its mask puts in a number of its own, and dropout's rule would be wrong."""
+    x = random(4, 3)
+    assert F.alpha_dropout(x, 0.5, False) is x
+    for func in (F.alpha_dropout, F.feature_alpha_dropout):
+        with pytest.raises(MethodError, match="alpha_dropout in training mode"):
+            func(x, 0.5, True)
+
+
+def test_an_operation_in_place_forgets_what_outputs_shared():
+    y = F.linear(random(4, 3), fixed(2, 3))
+    assert y.mixing is not None
+    y.mul_(2.0)
+    assert y.mixing is None

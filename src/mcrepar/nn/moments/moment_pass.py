@@ -120,8 +120,18 @@ def moment_pass(net: nn.Module, output: Output = None, member: int = 0) -> Itera
         member: of rank-1 factors with several members.
     """
     factors = calibration_of(net).moment_factors
+
+    def call(*args: Any, **kwargs: Any) -> Moments:
+        before = [(buffer, buffer.clone()) for buffer in net.buffers()] if net.training else []
+        try:
+            return scaled(net, factors, output, args, kwargs)
+        except MethodError:  # an operation that is refused leaves norm layers as they were
+            for buffer, kept in before:
+                buffer.copy_(kept)
+            raise
+
     with holding(_moments_of_parts(net, member)):
-        yield lambda *args, **kwargs: scaled(net, factors, output, args, kwargs)
+        yield call
 
 
 def scaled(
@@ -255,6 +265,8 @@ def calibrate_moments(
         for name, tensor in real_tensors(call):
             if not bool(tensor.isfinite().all()):
                 raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")
+        with holding(_moments_of_parts(bnn, 0)), fitting("calibrate_moments(bnn, x)", bnn, *call):
+            scaled(bnn, (), output, *call)  # what has no rule is refused before anything is drawn
         found: list[list[MomentFactor]] = []
         for member in range(members_of(bnn)):
             found.append(_fit(bnn, call, draws, generator, chosen, output, member, found[0] if found else None))

@@ -100,6 +100,8 @@ def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = Tru
     """Nothing in eval mode; else the mask is averaged over too: Var = (v + m^2) / (1 - p) - m^2."""
     if not training or p == 0:
         return input
+    if "alpha" in func.__name__:  # its mask puts in another number than 0
+        raise refusal(f"{func.__name__} in training mode")
     m, v = input.expectation, input.variance
     return MomentTensor(m, (v + p * m * m) / (1 - p))
 
@@ -181,7 +183,10 @@ NORMALISATION_RULES: Mapping[str, Row] = {
     **{name: Row(layer_norm, fitted=1) for name in ("layer_norm", "rms_norm")},
     "group_norm": Row(group_norm, fitted=1),
     "instance_norm": Row(instance_norm, fitted=1),
-    **{name: Row(dropout) for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")},
+    **{
+        name: Row(dropout)
+        for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+    },
     **{name: Row(softmax, fitted=1) for name in ("softmax", "log_softmax")},
     "scaled_dot_product_attention": Row(attention, fitted=1),
     "multi_head_attention_forward": Row(multi_head_attention, composite=True),

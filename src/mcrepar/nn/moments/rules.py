@@ -89,5 +89,5 @@ def _written(target: MomentTensor, result: MomentTensor) -> MomentTensor:
     for old, new in [*pairs, *zip(target.samples, result.samples, strict=True)]:
         if new is not old:
             old.copy_(new)
-    target.patches = result.patches
+    target.patches, target.mixing = result.patches, result.mixing
     return target
