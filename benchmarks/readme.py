@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moments_tables import moments_block, predict_block, training_block
+from quality_goals import goals_block
 from quality_tables import classes_block, fashion_block, moments_quality_block, noise_block, simulation_block
 from timing import QUIET
 
@@ -277,6 +278,7 @@ BLOCKS = {
     "moments_training": Block("docs/benchmarks.md", "moments_training.json", training_block),
     "moments_quality": Block("docs/benchmarks.md", "moments_quality.json", moments_quality_block),
     "classes": Block("docs/posteriors.md", "quality", classes_block),
+    "goals": Block("docs/posteriors.md", "quality", goals_block),
     "noise": Block("docs/benchmarks.md", "gradient_noise.json", noise_block),
     "simulation": Block("docs/benchmarks.md", "simulation.json", simulation_block),
     "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
@@ -290,6 +292,7 @@ NOT_TIMED = {
     "moments",
     "moments_quality",
     "classes",
+    "goals",
     "noise",
     "simulation",
 }  # numbers that other work on the machine does not change

@@ -1,0 +1,68 @@
+"""The tables of quality are those of the runs: means over corruptions, and goals that say what was not reached."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import quality_goals
+import quality_tables
+
+
+def run(method, seed, accuracy=0.9, nll=0.3, ece=0.02, mutual_information=0.01, task="cifar10-resnet20"):
+    scores = {"accuracy": accuracy, "nll": nll, "ece": ece, "mutual_information": mutual_information}
+    part = {**scores, "accuracy_most_confident_half": 0.99}
+    return {
+        "task": task, "method": method, "seed": seed, "validation": part, "test": part,
+        "ood svhn": {"entropy": 0.8, "mutual_information": 0.9},
+        "corrupted blur": {**part, "accuracy": 0.5}, "corrupted contrast": {**part, "accuracy": 0.7},
+    }  # fmt: skip
+
+
+def uci():
+    methods = (
+        "hierarchical .3",
+        "deterministic, validated noise",
+        "dropout, 6,000 steps",
+        "hierarchical .3, 6,000 steps",
+    )
+    mean = {"test": {"log_likelihood": -2.5}}
+    return [{"task": f"uci-{name}", "method": method, "mean": mean}
+            for name in quality_goals.DROPOUT for method in methods]  # fmt: skip
+
+
+def found(*runs):
+    return {str(place): each for place, each in enumerate([*runs, *uci()])}
+
+
+def test_corruptions_are_averaged():
+    row = quality_tables.classes_block(found(run("rank1 normal .3", 0)))[-1]
+    assert row.split(" | ")[-2:] == ["0.600", "0.300 |"]
+    assert quality_tables.corrupted(run("rank1 normal .3", 0), "accuracy") == pytest.approx(0.6)
+
+
+def test_without_a_run_of_ours_the_goal_is_open():
+    rows = quality_goals.goals_block(found(run("deterministic", 0)))
+    row = next(row for row in rows if "ResNet-20" in row)
+    assert "| not run |" in row
+    assert "| open |" in row
+
+
+def test_a_goal_that_is_missed_has_a_reason_and_one_that_is_reached_has_none():
+    twin = run("deterministic", 0, nll=0.3, ece=0.03)
+    missed = quality_goals.goals_block(found(twin, run("rank1 normal .3", 0, nll=0.29, ece=0.02)))
+    row = next(row for row in missed if "ResNet-20, 24" in row)
+    assert "accuracy: yes (+0.0 points), NLL: no (3 % lower), ECE: no (0.020)" in row
+    assert "0.010 nats here; the goal asks for 0.030" in row
+    reached = quality_goals.goals_block(found(twin, run("rank1 normal .3", 0, accuracy=0.897, nll=0.26, ece=0.009)))
+    row = next(row for row in reached if "ResNet-20, 24" in row)
+    assert "accuracy: yes (-0.3 points), NLL: yes (13 % lower), ECE: yes (0.009) | - |" in row
+
+
+def test_the_method_with_the_most_seeds_is_shown_and_then_the_best_on_the_validation_part():
+    runs = [run("a", 0, nll=0.1), run("b", 0), run("b", 1), run("c", 0, nll=0.2), run("c", 1, nll=0.2)]
+    methods = quality_tables.by_method(found(*runs))["cifar10-resnet20"]
+    assert quality_goals.chosen(methods) == "c"
+    assert quality_goals.chosen({"deterministic": [], "ivon": []}) is None
