@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from mcrepar.actions import Actions, Classes, mixture
 from mcrepar.distributions.mixtures import quantile
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, OneOfMany, likelihood_of
-from mcrepar.nn.batches import Batches, Output, check_examples
+from mcrepar.nn.batches import Batches, Output, check_examples, with_bar
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.moments.moment_pass import output_moments
 from mcrepar.nn.moments.outputs import statistics
@@ -232,7 +231,7 @@ def predict(
     reader = None if likelihood is None else copy.deepcopy(likelihood).cpu()
     with evaluating(bnn), torch.no_grad():
         at_once = draws_at_once(bnn, batches, draws, output)
-        for k in _shown(range(0, draws, at_once), progress):
+        for k in with_bar(range(0, draws, at_once), progress):
             outs = outputs(bnn, batches, k, min(at_once, draws - k), generator, output)
             if not outs:
                 raise ParameterError("predict(bnn, x)", "x holds no batch", "at least one example")
@@ -318,12 +317,3 @@ def _stack(likelihood: Likelihood | None, outs: Tensor) -> Rows:
     if likelihood is not None:
         likelihood.check_output(outs[0])
     return tuple(c.reshape(*outs.shape[:2], *c.shape[1:]) for c in _read(likelihood, outs.flatten(0, 1)))
-
-
-def _shown(draws: Sequence[int], progress: bool) -> Iterable[int]:
-    if progress:
-        with contextlib.suppress(ImportError):
-            from rich.progress import track
-
-            return track(draws, description="draws")
-    return draws

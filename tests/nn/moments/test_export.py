@@ -39,14 +39,35 @@ def test_its_answer_is_that_of_predict(structure, fitted):
     again.load_state_dict(plain.state_dict())
 
 
+class Attending(nn.Module):
+    """Every row of an image is a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.norm, self.linear = (
+            nn.MultiheadAttention(8, 2, batch_first=True),
+            nn.LayerNorm(8),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mean(1)
+        return self.linear(self.norm(x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+EXPORTED = {"norm and pooling": (network, "weights"), "rank-1": (network, "rank1"), "attention": (Attending, "weights")}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch's own
-def test_it_goes_to_onnx(tmp_path):
+@pytest.mark.parametrize("name", EXPORTED)
+def test_it_goes_to_onnx(name, tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install mcrepar[export]")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install onnxruntime")
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    plain = moment_module(calibrate_moments(bayesian(net, posterior="normal"), X))
+    make, structure = EXPORTED[name]
+    bnn = bayesian(make(), posterior="normal", structure=structure).calibrate(X).eval()
+    plain = moment_module(calibrate_moments(bnn, X))
     path = tmp_path / "moments.onnx"
     shapes = (({0: torch.export.Dim.AUTO},),)
     torch.onnx.export(plain, (X[:3],), dynamo=True, dynamic_shapes=shapes, verbose=False).save(path)

@@ -117,6 +117,13 @@ def test_the_code_runs_as_a_reader_pastes_it(tmp_path, monkeypatch):
     assert len(scope["inside"]) == 12
 
 
+def test_a_run_that_was_evaluated_in_one_pass_prints_that_call(root):
+    np.savez_compressed(root / "one" / "predictions.npz", **arrays(), moments=np.array(True))
+    found = answer(root)
+    assert 'draws="moments"' in found.code
+    assert found.figures
+
+
 def test_a_run_without_predictions_shows_its_training(root):
     (root / "one" / "predictions.npz").unlink()
     found = answer(root)
