@@ -1,4 +1,4 @@
-"""Variational Bayesian neural networks whose KL takes a million Monte Carlo draws at the cost of a hundred.
+"""Bayesian neural networks in PyTorch: any nn.Module in one line, an exact KL, predictions with uncertainty.
 
 The public names are imported when they are first used, so `import mcrepar` does not import torch.
 """

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mcrepar.errors import ParameterError
 from mcrepar.nn.module import BayesianModule, bayesian, kl
 from mcrepar.nn.passes import evaluating, one_draw
+from mcrepar.objective import loss_of
 from mcrepar.validation import whole_number
 
 try:
@@ -49,7 +50,7 @@ class TrainerModel(nn.Module):
         if out.get("loss") is not None:
             beta = self.beta(int(self.step)) if callable(self.beta) else self.beta
             self.step += 1
-            out["loss"] = out["loss"] + beta * kl(self.bnn) / self.data_size
+            out["loss"] = loss_of(out["loss"], kl(self.bnn), self.data_size, beta)
         return out
 
     def _mean(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

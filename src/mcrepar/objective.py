@@ -1,4 +1,4 @@
-"""The objective, usable in anyone's loop, and the weights of its KL: the only place that scales by the data size."""
+"""The objective, usable in anyone's loop: the only place that scales a KL by beta and the size of the data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mcrepar import checks
-from mcrepar.divergence.chunks import new_seed
+from mcrepar.distributions.random import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import LIKELIHOODS, Categorical, Likelihood, likelihood_of
@@ -26,6 +26,8 @@ from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pas
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_repeated, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
+
+Part = TypeVar("Part", float, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +94,32 @@ def elbo(
     chosen = likelihood_of(likelihood)
     assert chosen is not None
     x, y = from_numpy(x, bnn), from_numpy(y, bnn)
-    count = None if draws == "moments" else whole_number("draws", draws)
+    count = None if draws == "moments" else whole_number("draws", draws, other="'moments'")
     size, beta = _data_size(data_size, y), beta_number("beta", beta)
     check_generator(generator)
     with checks.step(bnn) as record:
         nll, kl = _nll_and_kl(bnn, random, chosen, x, y, count, last_layer_draws, last_layer_method, generator, output)
-        loss = torch.add(nll, kl, alpha=beta / size)
+        loss = loss_of(nll, kl, size, beta)
     if record.wrong is not None:
         checks.skip_gradients(loss, record, [*bnn.parameters(), *chosen.parameters()])
     return Elbo(loss, nll, kl)
+
+
+def loss_of(nll: Part, kl: Part, data_size: float, beta: float) -> Part:
+    """The loss per example, nll + beta * kl / data_size.
+
+    Args:
+        nll: the mean over examples.
+        kl: the sum over weights.
+        data_size: the number of examples in the whole training set, or the sum of their weights.
+        beta: the weight of the KL.
+
+    >>> loss_of(0.5, 200.0, 1000, 1.0)
+    0.7
+    """
+    if isinstance(nll, Tensor) and isinstance(kl, Tensor):
+        return torch.add(nll, kl, alpha=beta / data_size)
+    return nll + beta * kl / data_size
 
 
 def _nll_and_kl(
@@ -180,7 +199,7 @@ def _outputs_at_once(
     if generator is None:
         return run_stack(bnn, draw_stack(bnn, draws), output, args, kwargs)
     device = next(bnn.parameters()).device
-    seeds = [new_seed(generator, generator.device) for _ in range(draws)]
+    seeds = [new_seed(generator) for _ in range(draws)]
     each = [bnn.draw(torch.Generator(device).manual_seed(seed)) for seed in seeds]
     return run_stack(bnn, stacked(each), output, args, kwargs)
 
@@ -195,7 +214,8 @@ def _expected_nll(
     check_moments(bnn)
     (args, kwargs), members, total = call, members_of(bnn), []
     for member in range(members):
-        with moment_pass(bnn, output, member) as run:
+        fits = contextlib.nullcontext() if torch.compiler.is_compiling() else fitting("elbo", bnn, args, kwargs)
+        with moment_pass(bnn, output, member) as run, fits:
             mean, variance = (t.float() if t.dtype.itemsize < 4 else t for t in run(*args, **kwargs)[:2])
         likelihood.check(mean, y)
         log_prob = likelihood.expected_log_prob(mean, variance, y)
@@ -222,7 +242,7 @@ def _default_rng_from(generator: torch.Generator | None, bnn: nn.Module) -> Iter
         return
     devices = {p.device for p in bnn.parameters() if p.device.type != "cpu"}
     kind = next((device.type for device in devices), "cuda")
-    seed = new_seed(generator, generator.device)
+    seed = new_seed(generator)
     with SEEDING, torch.random.fork_rng(devices=list(devices), device_type=kind):
         torch.default_generator.manual_seed(seed)
         for device in devices:

@@ -211,24 +211,24 @@ def predict(
     """
     if isinstance(bnn, Sequence):
         networks = whole_number("the number of networks", len(bnn))
-        each = draws if draws == "moments" else -(-whole_number("draws", draws) // networks)
+        each = draws if draws == "moments" else -(-whole_number("draws", draws, other="'moments'") // networks)
         most = max_bytes // networks
         shared = batch_size, likelihood, generator, progress
         return mixture([predict(one, x, each, *shared, output=output, max_bytes=most) for one in bnn])
     random_parts(bnn, "a prediction of")
     one_pass = draws == "moments"
-    draws = 1 if one_pass else whole_number("draws", draws)
+    draws = 1 if one_pass else whole_number("draws", draws, other="'moments'")
     batch_size, max_bytes = whole_number("batch_size", batch_size), whole_number("max_bytes", max_bytes, least=0)
     check_generator(generator)
     likelihood = likelihood_of(likelihood)
     batches = Batches(x, batch_size, bnn)
+    reader = None if likelihood is None else copy.deepcopy(likelihood).cpu()
     if one_pass:
         members = output_moments(bnn, batches, output)
-        found = statistics(likelihood, members, partial(_read, likelihood), max_bytes, generator)
+        found = statistics(reader, members, partial(_read, reader), max_bytes, generator)
         classes, parts = found.classes and Classes(*found.classes), (found.mean, found.aleatoric, found.epistemic)
         return Prediction(found.draws, *parts, likelihood, found.kept, found.noise, classes)
     tally: _Tally | None = None
-    reader = None if likelihood is None else copy.deepcopy(likelihood).cpu()
     with evaluating(bnn), torch.no_grad():
         at_once = draws_at_once(bnn, batches, draws, output)
         for k in with_bar(range(0, draws, at_once), progress):

@@ -18,6 +18,7 @@ from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
 from mcrepar.nn.module import bayesian
 from mcrepar.nn.module import kl as total_kl
+from mcrepar.objective import loss_of
 from mcrepar.optim import groups
 from mcrepar.prediction import Prediction, predict
 from mcrepar.validation import whole_number
@@ -162,7 +163,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             first += size
             optimizer.zero_grad()
             log_prob = self.likelihood_.log_prob(self.bnn_(x[index]), y[index])
-            loss = -(relative[index] * log_prob).mean() + self.beta * total_kl(self.bnn_) / total
+            loss = loss_of(-(relative[index] * log_prob).mean(), total_kl(self.bnn_), total, self.beta)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from mcrepar.data.patches import cut, grid
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods import PerVoxel
-from mcrepar.nn.batches import Output, the_tensor
+from mcrepar.nn.batches import Output, the_tensor, with_bar
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.passes import evaluating, one_draw
 from mcrepar.validation import check_generator, whole_number
@@ -105,7 +104,7 @@ def predict_image(
     device, mean = next(bnn.parameters()).device, None
     expected = torch.zeros(windows.size)
     with evaluating(bnn), torch.no_grad():
-        for k in _shown(range(draws), progress):
+        for k in with_bar(range(draws), progress):
             with one_draw(bnn, generator, k) as call:
                 probs = windows.probs(partial(_run, call, device, prepare, precision, output), batch_size)
             mean = probs.clone() if mean is None else mean.add_(probs)
@@ -213,15 +212,6 @@ def _entropy(probs: Tensor) -> Tensor:
     for p in probs:
         total += torch.special.entr(p)
     return total
-
-
-def _shown(draws: Sequence[int], progress: bool) -> Iterable[int]:
-    if progress:
-        with contextlib.suppress(ImportError):
-            from rich.progress import track
-
-            return track(draws, description="draws")
-    return draws
 
 
 def windows_at_once(window: Sequence[int], most: int, batch_size: int) -> int:

@@ -64,7 +64,7 @@ class Elsewhere:
 
 def test_a_cpu_generator_seeds_one_of_the_weights_device(monkeypatch):
     monkeypatch.setattr(variates.torch, "Generator", Elsewhere)
-    monkeypatch.setattr(variates, "new_seed", lambda generator, device: generator.initial_seed())
+    monkeypatch.setattr(variates, "new_seed", lambda generator: generator.initial_seed())
     for device in ("cuda", "cuda:1", "xpu:0"):
         found = Source(torch.float32, device, CPU).generator
         assert isinstance(found, Elsewhere)

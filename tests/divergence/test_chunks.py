@@ -14,7 +14,8 @@ from scipy import stats
 
 from mcrepar import posterior
 from mcrepar.distributions.noises import GammaPower, Normal, Radial
-from mcrepar.divergence.chunks import CPU_BLOCK, Chunks, new_seed
+from mcrepar.distributions.random import new_seed
+from mcrepar.divergence.chunks import CPU_BLOCK, Chunks
 from mcrepar.divergence.methods import DEFAULT_BYTES
 from tests.conftest import seeded, z_score
 
@@ -40,16 +41,16 @@ def threads(monkeypatch):
 def test_a_seed_is_one_draw_of_the_generator():
     """Equal states give equal seeds, and the next seed differs."""
     generator = seeded(3)
-    first, second = new_seed(generator, CPU), new_seed(generator, CPU)
-    assert new_seed(seeded(3), CPU) == first != second
+    first, second = new_seed(generator), new_seed(generator)
+    assert new_seed(seeded(3)) == first != second
 
 
 def test_without_a_generator_the_default_one_gives_the_seed():
     with torch.random.fork_rng():
         torch.manual_seed(8)
-        first = new_seed(None, CPU)
+        first = new_seed(None)
         torch.manual_seed(8)
-        assert new_seed(None, CPU) == first != new_seed(None, CPU)
+        assert new_seed(None) == first != new_seed(None)
 
 
 def test_every_place_has_a_seed_of_its_own(threads):

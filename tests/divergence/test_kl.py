@@ -17,8 +17,9 @@ import torch
 import mcrepar
 from mcrepar import POSTERIORS, PRIORS, McreparError, explain, kl_divergence, posterior, prior
 from mcrepar.distributions.parameters import WHOLE
+from mcrepar.distributions.random import new_seed
 from mcrepar.divergence import kl as divergence
-from mcrepar.divergence.chunks import Chunks, new_seed
+from mcrepar.divergence.chunks import Chunks
 from mcrepar.divergence.methods import DEFAULT_BYTES, DEFAULT_DRAWS, SAMPLED
 from tests.conftest import example_posterior, example_prior, pairs_with, seeded, z_score
 
@@ -56,7 +57,7 @@ def steady(q, p):
 
 def noise_of(q, p, draws, seed=5):
     """The noise that `seed` gives to repar, stream, regen and direct."""
-    start = new_seed(seeded(seed), q.device)
+    start = new_seed(seeded(seed))
     chunks = Chunks(q.noise, draws, q.numel, q.dtype, q.device, start, DEFAULT_BYTES, p.density.joint)
     return chunks.all().reshape(draws, *q.shape)
 

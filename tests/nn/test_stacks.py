@@ -159,9 +159,10 @@ def test_a_batch_calibrated_network_has_statistics_of_its_own_for_every_draw(mon
     torch.testing.assert_close(ours, theirs)
 
 
-def test_the_bound_on_bytes_is_kept():
+def test_the_bound_on_bytes_is_kept(monkeypatch):
+    monkeypatch.setattr(stacks, "MAX_BYTES", 10**6)
     bnn = bayesian(nn.Sequential(nn.Linear(4, 100), nn.Tanh(), nn.Linear(100, 1)))
-    sizes = [stacks.stack_size(bnn, (torch.ones(n, 4),), {}, None, max_bytes=10**6) for n in (10, 100, 1000)]
+    sizes = [stacks.stack_size(bnn, (torch.ones(n, 4),), {}, None) for n in (10, 100, 1000)]
     assert sizes == [10**6 // (8 * 601 + 3 * 4 * 100 * n) or 1 for n in (10, 100, 1000)]
     assert stacks.stack_size(bnn, (torch.ones(10_000, 4),), {}, None) == 1  # one draw is work enough
 

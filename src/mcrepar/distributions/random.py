@@ -72,10 +72,15 @@ def _mapped() -> bool:
     return torch._C._functorch.TransformType.Vmap in kinds
 
 
-def new_seed(generator: torch.Generator | None, device: torch.device | str) -> int:
+def new_seed(generator: torch.Generator | None) -> int:
     """One number of `generator` (or of the CPU's default RNG, not to wait for a device) that seeds others."""
     where = generator.device if generator is not None else "cpu"
     return int(torch.randint(2**62, (), generator=generator, device=where).item())
+
+
+def place_seed(seed: int, place: int) -> int:
+    """The seed of one of many places, such as blocks of weights, that draw apart from one another."""
+    return (seed + GOLDEN * place) % 2**63
 
 
 def device_generator(generator: torch.Generator | None, device: torch.device | str) -> torch.Generator | None:
@@ -86,7 +91,7 @@ def device_generator(generator: torch.Generator | None, device: torch.device | s
     wanted = torch.device(device)
     if generator is None or (generator.device.type, generator.device.index or 0) == (wanted.type, wanted.index or 0):
         return generator
-    return torch.Generator(wanted).manual_seed(new_seed(generator, wanted))
+    return torch.Generator(wanted).manual_seed(new_seed(generator))
 
 
 @dataclass(frozen=True)
@@ -142,12 +147,12 @@ class Source:
         if out.numel() <= ALONE or out.device.type != "cpu" or transformed():
             return fill(out, self.generator)
         blocks = torch.split(out.view(-1), BLOCK)
-        seed = new_seed(self.generator, "cpu")
+        seed = new_seed(self.generator)
 
         def work(share: Iterable[int]) -> None:
             generator = torch.Generator()
             for k in share:
-                fill(blocks[k], generator.manual_seed((seed + GOLDEN * (k + 1)) % 2**63))
+                fill(blocks[k], generator.manual_seed(place_seed(seed, k + 1)))
 
         on_cores(len(blocks), torch.get_num_threads(), work)
         return out

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from mcrepar.distributions.noise import Noise
-from mcrepar.distributions.random import GOLDEN, Source, on_cores
-from mcrepar.distributions.random import new_seed as new_seed
+from mcrepar.distributions.random import Source, on_cores, place_seed
 from mcrepar.divergence.sums import block_size
 
 CPU_BLOCK = 2**17  # elements: few calls of Python, and still in the cache
@@ -69,7 +69,7 @@ class Chunks:
                 share: Iterable[int], first: int = first, count: int = count, radii: Tensor | None = radii
             ) -> None:
                 generator = torch.Generator(self.device)
-                source = Source(self.dtype, self.device, generator)
+                draw = partial(self.noise.draw, dtype=self.dtype, device=self.device, generator=generator)
                 for index in share:
                     width = blocks[index].stop - blocks[index].start
                     rows = max(1, self.budget // width)
@@ -77,7 +77,7 @@ class Chunks:
                         draws = min(rows, count - start)
                         generator.manual_seed(self._seed(index + 1, first + start))
                         radius = None if radii is None else radii[start : start + draws, index]
-                        visit(blocks[index], self.noise._sample(source, draws, width, radius))
+                        visit(blocks[index], draw(draws, width, radius=radius))
 
             on_cores(len(blocks), self.threads, take)
 
@@ -121,4 +121,4 @@ class Chunks:
         return parts
 
     def _seed(self, place: int, first: int) -> int:
-        return (self.seed + GOLDEN * (place * self.draws + first)) % 2**63
+        return place_seed(self.seed, place * self.draws + first)

@@ -15,9 +15,10 @@ from mcrepar.distributions.forms import Entry
 from mcrepar.distributions.parameters import Number
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.prior import Prior, Term
+from mcrepar.distributions.random import new_seed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence import average
-from mcrepar.divergence.chunks import Chunks, new_seed
+from mcrepar.divergence.chunks import Chunks
 from mcrepar.divergence.contraction import Product, slope_entries
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.taylor import polynomials
@@ -48,7 +49,7 @@ class Job:
     @cached_property
     def chunks(self) -> Chunks:
         """The draws of methods that replay them, seeded once."""
-        q, seed = self.q, new_seed(self.generator, self.q.device)
+        q, seed = self.q, new_seed(self.generator)
         whole, most = self.p.density.joint, self.request.max_bytes
         return Chunks(q.noise, self.request.draws, q.numel, q.dtype, q.device, seed, most, whole)
 

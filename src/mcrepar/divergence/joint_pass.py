@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mcrepar.distributions.forms import Form
 from mcrepar.distributions.noise import Noise
-from mcrepar.distributions.random import GOLDEN, Source, new_seed, on_cores
+from mcrepar.distributions.random import Source, new_seed, on_cores, place_seed
 from mcrepar.divergence.contraction import Fixed
 from mcrepar.divergence.sums import Order, Point, combine, empty_like, flat, memory_order, unflat
 
@@ -37,9 +37,9 @@ class Recipe:
     form: Form
     kl: Fixed
 
-    def sample(self, source: Source, point: Point, radius: Tensor | None, out: Tensor) -> None:
+    def sample(self, generator: torch.Generator, point: Point, radius: Tensor | None, out: Tensor) -> None:
         """f(loc + scale * xi) on a block."""
-        xi = self.noise._sample(source, 1, point.size, radius)[0]
+        (xi,) = self.noise.draw(1, point.size, dtype=out.dtype, device=out.device, generator=generator, radius=radius)
         if point.loc is None:
             torch.mul(xi, point.scale, out=out)
         else:
@@ -77,7 +77,7 @@ def run(
             memory costs as much as the noise.
     """
     drawn = sample or any(recipe.kl.taus for recipe in recipes)
-    walk = Walk(recipes, sample, new_seed(generator, "cpu") if drawn else 0, rooms if rooms is not None else [])
+    walk = Walk(recipes, sample, new_seed(generator) if drawn else 0, rooms if rooms is not None else [])
     *weights, kl = _Pass.apply(walk, *(x for theta in thetas for x in theta))  # type: ignore[no-untyped-call]
     return tuple(weights), kl
 
@@ -117,8 +117,8 @@ class Walk:
                 k, cut = self.blocks[b]
                 recipe, point = self.recipes[k], _point(rows[k], cut)
                 if self.sample:
-                    generator.manual_seed((self.seed + GOLDEN * (b + 1)) % 2**63)
-                    recipe.sample(source, point, radii[b], targets[k][cut])
+                    generator.manual_seed(place_seed(self.seed, b + 1))
+                    recipe.sample(generator, point, radii[b], targets[k][cut])
                 means = self._drawn(b, source)
                 self.means[b] = [] if recipe.noise.redraws else means
                 sums[b] = math.fsum(point.sum(f, t).item() for f, t in recipe.kl.summands(means))
@@ -184,7 +184,7 @@ class Walk:
         if not recipe.kl.taus:
             return []
         assert source.generator is not None
-        source.generator.manual_seed((self.seed + GOLDEN * (b + 1 + len(self.blocks))) % 2**63)
+        source.generator.manual_seed(place_seed(self.seed, b + 1 + len(self.blocks)))
         size = cut.stop - cut.start
         return recipe.noise.draw_means_of_block(recipe.kl.taus, source, recipe.kl.draws, size, self.shares[b])
 

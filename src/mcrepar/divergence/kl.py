@@ -103,24 +103,17 @@ def expectation(
     return kl_of(q, as_expected(g, shape), request, generator).to(wide_dtype(q.dtype))
 
 
-def kl_of(
-    q: Posterior, p: Prior, request: Estimator, generator: torch.Generator | None = None, eager: bool = False
-) -> Tensor:
-    """The KL of two objects in float64; `eager` keeps the contraction in plain autograd, to be looked at."""
+def kl_of(q: Posterior, p: Prior, request: Estimator, generator: torch.Generator | None = None) -> Tensor:
+    """The KL of two objects in float64."""
     check_objects(q, p, generator)
     plan = plan_pair(q, p)
-    value = apply_plan(plan, q, p, request, generator, eager)
+    value = apply_plan(plan, q, p, request, generator)
     check_finite(plan, q, p, value)
     return value
 
 
 def apply_plan(
-    plan: Plan,
-    q: Posterior,
-    p: Prior,
-    request: Estimator,
-    generator: torch.Generator | None = None,
-    eager: bool = False,
+    plan: Plan, q: Posterior, p: Prior, request: Estimator, generator: torch.Generator | None = None
 ) -> Tensor:
     """The KL of objects that fit together, in float64, with a plan made before."""
     p = p.over(q.numel)
@@ -130,17 +123,17 @@ def apply_plan(
             words = f"{plan.pair} by {decision.method} has infinite variance"
             warnings.warn(words, InfiniteVarianceWarning, stacklevel=4)
         q, p = _widened(q), _widened_prior(p)
-        return _apply(Job(plan, q, p, decision.method, request, generator), eager)
+        return _apply(Job(plan, q, p, decision.method, request, generator))
 
 
-def _apply(job: Job, eager: bool) -> Tensor:
+def _apply(job: Job) -> Tensor:
     """E log q - E log p, or E g(W) where that is asked for."""
     q, p, density = job.q, job.p, job.p.density
     penalty, penalised = _variance_penalty(q, density.penalty)
     estimate = METHODS[job.method].run(job)
     entropy, log_density = ([], 0.0) if p.expected else _negative_entropy(job, estimate)
     products = [*estimate.products, *entropy, *penalty]
-    value = contract(q, products, weight_order(q, p), eager, job.request.max_bytes) + log_density
+    value = contract(q, products, weight_order(q, p), max_bytes=job.request.max_bytes) + log_density
     if estimate.mean is not None:
         value = value - estimate.mean
     value = value - (_summed(density.constant, q) + density.total(q.numel) - penalised)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,16 @@ def check_examples(mean: Tensor, asked: str = "predict(bnn, x)") -> None:
         first, count = int(wrong.nonzero()[0]), int(wrong.sum())
         why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"
         raise ParameterError(asked, why, "an x without NaN or infinity, or look at the weights")
+
+
+def with_bar(draws: Sequence[int], progress: bool) -> Iterable[int]:
+    """The numbers of the draws, with a bar that shows how many are done if `progress`, where rich is installed."""
+    if progress:
+        with suppress(ImportError):
+            from rich.progress import track
+
+            return track(draws, description="draws")
+    return draws
 
 
 def _keys(out: Any) -> str:

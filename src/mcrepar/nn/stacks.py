@@ -70,9 +70,7 @@ def _of_batches(bnn: nn.Module, batches: Batches, run: Callable[[Any, Any], Tens
     return found
 
 
-def stack_size(
-    bnn: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Output, max_bytes: int | None = None
-) -> int:
+def stack_size(bnn: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Output) -> int:
     """How many draws of a network run at once on these arguments; 1 where they run one after the other.
 
     Args:
@@ -80,7 +78,6 @@ def stack_size(
         args: of its forward, by position.
         kwargs: of its forward, by name.
         output: what to take of what it returns.
-        max_bytes: bound on the weights and activations of all of them; None is 64 MB.
     """
     if not isinstance(bnn, BayesianModule) or frozen_weights(bnn) is not None or bnn.calibration.kept is not None:
         return 1
@@ -93,7 +90,7 @@ def stack_size(
         if bnn.groups.tried is None or bnn.groups.tried[0] != look:
             bnn.groups.tried = look, _largest(bnn, args, kwargs, output)
     largest, weights = bnn.groups.tried[1], 8 * _weights(bnn)
-    return 1 if largest is None or largest > LARGE else max(1, (max_bytes or MAX_BYTES) // (weights + HELD * largest))
+    return 1 if largest is None or largest > LARGE else max(1, MAX_BYTES // (weights + HELD * largest))
 
 
 def draw_stack(

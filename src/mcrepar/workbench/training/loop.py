@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mcrepar import checks
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.objective import Elbo
+from mcrepar.objective import Elbo, loss_of
 from mcrepar.workbench.training import checkpoint
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World, joined
@@ -210,7 +210,7 @@ class Trainer:
             return False
         with torch.no_grad():
             kl = 0.0 if learner.bayesian is None else float(learner.bayesian.kl())
-        loss = found.nll + final_beta(config) * kl / self.task.facts.data_size
+        loss = loss_of(found.nll, kl, self.task.facts.data_size, final_beta(config))
         row["val_loss"] = loss
         now = -found.lpd if config.stop_on == "predictive" else loss
         better = now < p.best
