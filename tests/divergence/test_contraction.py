@@ -47,7 +47,7 @@ over_pairs = pytest.mark.parametrize(
 
 def value_of(q, p, estimator, seed, eager):
     """The KL; `eager` keeps its contraction in plain autograd."""
-    with mock.patch.object(kl, "contract", partial(contract, eager=eager)):
+    with mock.patch.object(kl, "apply_plan", partial(kl.apply_plan, eager=eager)):
         return kl.kl_of(q, p, estimator, seeded(seed))
 
 

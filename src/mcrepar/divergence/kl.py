@@ -113,9 +113,14 @@ def kl_of(q: Posterior, p: Prior, request: Estimator, generator: torch.Generator
 
 
 def apply_plan(
-    plan: Plan, q: Posterior, p: Prior, request: Estimator, generator: torch.Generator | None = None
+    plan: Plan,
+    q: Posterior,
+    p: Prior,
+    request: Estimator,
+    generator: torch.Generator | None = None,
+    eager: bool = False,
 ) -> Tensor:
-    """The KL of objects that fit together, in float64, with a plan made before."""
+    """The KL of objects that fit together, in float64, with a plan made before; `eager` contracts in plain autograd."""
     p = p.over(q.numel)
     with named_extremes(q, p), torch.autocast(q.device.type, enabled=False):
         decision = replace(plan, sides=(q, p)).decide(request)
@@ -123,17 +128,17 @@ def apply_plan(
             words = f"{plan.pair} by {decision.method} has infinite variance"
             warnings.warn(words, InfiniteVarianceWarning, stacklevel=4)
         q, p = _widened(q), _widened_prior(p)
-        return _apply(Job(plan, q, p, decision.method, request, generator))
+        return _apply(Job(plan, q, p, decision.method, request, generator), eager)
 
 
-def _apply(job: Job) -> Tensor:
+def _apply(job: Job, eager: bool) -> Tensor:
     """E log q - E log p, or E g(W) where that is asked for."""
     q, p, density = job.q, job.p, job.p.density
     penalty, penalised = _variance_penalty(q, density.penalty)
     estimate = METHODS[job.method].run(job)
     entropy, log_density = ([], 0.0) if p.expected else _negative_entropy(job, estimate)
     products = [*estimate.products, *entropy, *penalty]
-    value = contract(q, products, weight_order(q, p), max_bytes=job.request.max_bytes) + log_density
+    value = contract(q, products, weight_order(q, p), eager, job.request.max_bytes) + log_density
     if estimate.mean is not None:
         value = value - estimate.mean
     value = value - (_summed(density.constant, q) + density.total(q.numel) - penalised)
