@@ -91,7 +91,7 @@ CLOSED = "nothing: the KL in closed form"
 FLAT = ("stats", "repar", "taylor", "stream", "regen")  # what should keep no more than at M = 1
 STEPS: dict[str, Step] = {
     "exact": Step("mcrepar", ours("exact", False), CLOSED, has_draws=False),
-    "quad": Step("mcrepar", ours("quad", False), "nothing: the KL at fixed nodes", has_draws=False),
+    "quad": Step("mcrepar", ours("quad", False), "nothing: the KL by quadrature", has_draws=False),
     **{method: Step("mcrepar", ours(method), KL, grows=False) for method in FLAT},
     "direct": Step("mcrepar", ours("direct"), KL),
     "per-draw loop": Step("mcrepar", looped, KL),

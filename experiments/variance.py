@@ -17,7 +17,7 @@ from experiments.significance import Power, power, spread_error
 from mcrepar.distributions.posteriors import posterior
 from mcrepar.distributions.priors import prior
 from mcrepar.divergence.kl import kl_divergence
-from mcrepar.divergence.methods import SAMPLED
+from mcrepar.divergence.methods import METHODS
 from mcrepar.divergence.plan import explain
 from mcrepar.plots.style import coloured, legend, light
 from mcrepar.workbench.app.estimate_distribution import ENTROPIES, NormalPair, variances
@@ -26,6 +26,7 @@ from mcrepar.workbench.app.taylor_warning import without_taylor_warning
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SAMPLED = [name for name, row in METHODS.items() if row.samples]
 MARKERS = dict(zip(SAMPLED, "s^vDPo", strict=True))
 PAIRED = ("normal", "radial")  # posteriors
 DISTANCE = 0.3  # of the posterior's mean from the prior's

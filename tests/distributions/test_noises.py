@@ -20,16 +20,10 @@ from scipy import special as sp
 from scipy import stats
 from scipy.integrate import quad
 
-from mcrepar.distributions.noises import (
-    GammaPower,
-    Horseshoe,
-    InverseGaussian,
-    Logistic,
-    Noise,
-    Normal,
-    Radial,
-    SignedGammaPower,
-)
+from mcrepar.distributions.heavy_tails import Horseshoe
+from mcrepar.distributions.noise import Noise
+from mcrepar.distributions.noises import GammaPower, InverseGaussian, Logistic, Normal, SignedGammaPower
+from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.special import log_scaled_e1
 from mcrepar.distributions.statistics import Monomial

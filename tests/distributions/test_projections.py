@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mcrepar.distributions.noises import Normal, Radial
+from mcrepar.distributions.noises import Normal
+from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.random import Source
 from tests.conftest import seeded, z_score
 

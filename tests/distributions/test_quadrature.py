@@ -9,16 +9,10 @@ import pytest
 import torch
 from scipy import special
 
-from mcrepar.distributions.noises import (
-    GammaPower,
-    Horseshoe,
-    InverseGaussian,
-    Logistic,
-    Normal,
-    Radial,
-    SignedGammaPower,
-)
+from mcrepar.distributions.heavy_tails import Horseshoe
+from mcrepar.distributions.noises import GammaPower, InverseGaussian, Logistic, Normal, SignedGammaPower
 from mcrepar.distributions.quadrature import Curve, Surface, axis, lagrange
+from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.statistics import Monomial
 
 NOISES = [

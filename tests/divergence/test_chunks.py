@@ -13,7 +13,8 @@ import torch
 from scipy import stats
 
 from mcrepar import posterior
-from mcrepar.distributions.noises import GammaPower, Normal, Radial
+from mcrepar.distributions.noises import GammaPower, Normal
+from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.random import new_seed
 from mcrepar.divergence.chunks import CPU_BLOCK, Chunks
 from mcrepar.divergence.methods import DEFAULT_BYTES

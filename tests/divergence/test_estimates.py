@@ -16,7 +16,8 @@ import torch
 from scipy import stats
 
 from mcrepar import POSTERIORS, PRIORS, explain, kl_divergence, posterior, prior
-from mcrepar.distributions.noises import GammaPower, Normal, Radial
+from mcrepar.distributions.noises import GammaPower, Normal
+from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.average import averages, mean_log_density
 from mcrepar.divergence.chunks import Chunks

@@ -20,9 +20,10 @@ from mcrepar.distributions.parameters import WHOLE
 from mcrepar.distributions.random import new_seed
 from mcrepar.divergence import kl as divergence
 from mcrepar.divergence.chunks import Chunks
-from mcrepar.divergence.methods import DEFAULT_BYTES, DEFAULT_DRAWS, SAMPLED
+from mcrepar.divergence.methods import DEFAULT_BYTES, DEFAULT_DRAWS, METHODS
 from tests.conftest import example_posterior, example_prior, pairs_with, seeded, z_score
 
+SAMPLED = [name for name, row in METHODS.items() if row.samples]
 DRAWN = ("direct", "repar", "stream", "regen")
 DOUBLE = torch.float64
 

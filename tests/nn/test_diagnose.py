@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import mcrepar
 from mcrepar import CollapseWarning, ParameterError, bayesian, posterior, prior
-from mcrepar.nn.diagnose import excess, hierarchy
+from mcrepar.nn.diagnose import excess
 from tests.conftest import seeded
 
 
@@ -107,7 +107,7 @@ def test_the_excess_is_the_kl_above_the_smallest(name):
 
 def test_the_constant_of_a_hierarchical_prior_is_no_information():
     p = prior("hierarchical", scale=0.05, loc_scale=0.3)
-    assert hierarchy(p) == pytest.approx(-0.5 * math.log(0.05**2 / (0.05**2 + 0.3**2)))
+    assert p.least_kl() == pytest.approx(-0.5 * math.log(0.05**2 / (0.05**2 + 0.3**2)))
     bnn = filled(network(prior=p), mean=0.0, std=0.05)
     with pytest.warns(CollapseWarning):
         found = bnn.diagnose()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar.distributions import quadrature
 from mcrepar.distributions.noises import Normal as NormalNoise
-from mcrepar.distributions.noises import Radial
+from mcrepar.distributions.radial import Radial
 from mcrepar.errors import MethodError, TaylorWarning
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal

@@ -11,27 +11,11 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions import quadrature, sample_means
-from mcrepar.distributions.heavy_tails import Horseshoe, StudentT
 from mcrepar.distributions.noise import Noise, Terms, normal_means, numpy_log_density, require_positive
 from mcrepar.distributions.quadrature import Grid, Rule
-from mcrepar.distributions.radial import Radial
 from mcrepar.distributions.random import Source
-from mcrepar.distributions.sample_means import MeansDistribution
 from mcrepar.distributions.special import HALF_NORMAL, GammaProduct
 from mcrepar.distributions.statistics import Monomial
-
-__all__ = [
-    "GammaPower",
-    "Horseshoe",
-    "InverseGaussian",
-    "Logistic",
-    "MeansDistribution",
-    "Noise",
-    "Normal",
-    "Radial",
-    "SignedGammaPower",
-    "StudentT",
-]
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mcrepar.distributions.forms import EXP, LOG, Form
-from mcrepar.distributions.noises import Noise
+from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.parameters import POSITIVE, REAL, Interval, Number, Parameter, check_value, spelled
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError

@@ -8,16 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from mcrepar.distributions.forms import EXP, LOG, Form
-from mcrepar.distributions.noises import (
-    GammaPower,
-    Horseshoe,
-    InverseGaussian,
-    Logistic,
-    Normal,
-    Radial,
-    SignedGammaPower,
-    StudentT,
-)
+from mcrepar.distributions.heavy_tails import Horseshoe, StudentT
+from mcrepar.distributions.noises import GammaPower, InverseGaussian, Logistic, Normal, SignedGammaPower
 from mcrepar.distributions.parameters import (
     HALF_LINE,
     LINE,
@@ -32,6 +24,7 @@ from mcrepar.distributions.parameters import (
     find,
 )
 from mcrepar.distributions.posterior import Posterior, PosteriorRow, SamePrior, bind
+from mcrepar.distributions.radial import Radial
 from mcrepar.errors import ParameterError
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2  # the slab for which a Horseshoe weight has standard deviation `scale`

@@ -71,6 +71,8 @@ class PriorRow:
     optimal: Mapping[str, Callable[[Posterior, Values], Tensor]] = field(default_factory=dict)
     lengths: tuple[str, ...] = ()  # the parameters that may be given relative to the size of a network's weights
     learned: bool = True  # whether a network may learn its parameters
+    # what the KL of a weight is at least, in nats, from the values
+    least_kl: Callable[[Values], float] = lambda values: 0.0
     # parameters that put it around 1 with about this standard deviation, for a prior over factors
     around_one: Callable[[float], Mapping[str, Any]] | None = None
     single: PriorRow | None = None  # what it is over one weight, with the same parameters, where that is another row
@@ -142,6 +144,15 @@ class Prior:
     def tensors(self) -> dict[str, Tensor]:
         """The parameters that are tensors."""
         return {name: v for name, v in self.values.items() if isinstance(v, Tensor)}
+
+    def least_kl(self) -> float:
+        """What the KL of a weight to this prior is at least, in nats: above 0 where a hyperparameter is integrated out.
+
+        >>> from mcrepar import prior
+        >>> round(prior("hierarchical", scale=0.05, loc_scale=0.3).least_kl(), 4)
+        1.8055
+        """
+        return 0.0 if self.row is None else self.row.least_kl(self.values)
 
     def log_prob(self, w: Tensor) -> Tensor:
         """log p(w), elementwise, -inf outside the support; for a joint one a number per draw (leading dimension).

@@ -104,6 +104,12 @@ def _hierarchical(v: Values) -> LogDensity:
     return LogDensity((Term(W2, -0.5 / wide),), -0.5 * (_log(wide) + LOG_2PI), penalty=v1 / (2 * v0 * wide))
 
 
+def _cost_of_hierarchy(v: Values) -> float:
+    """-1/2 log(v0 / (v0 + v1)), which the KL of a weight adds whatever its posterior is."""
+    wide, narrow = (torch.as_tensor(v[name], dtype=torch.float64) for name in ("loc_scale", "scale"))
+    return float(0.5 * torch.log1p((wide / narrow).square()).mean())
+
+
 def _lognormal(v: Values) -> LogDensity:
     m, s = v["loc"], v["scale"]
     return LogDensity((Term(LOG, -1.0, m), Term(LOG2, -0.5 / (s * s), m)), -m - _log(s) - 0.5 * LOG_2PI)
@@ -210,7 +216,8 @@ _NORMAL = PriorRow(
 _ROWS = (
     _NORMAL,
     PriorRow("hierarchical", (Parameter("scale", POSITIVE, 0.05), Parameter("loc_scale", POSITIVE, 0.3)),
-             _hierarchical, _real, lengths=("scale", "loc_scale"), learned=False, aliases=("hierarchical_normal",)),
+             _hierarchical, _real, lengths=("scale", "loc_scale"), learned=False, least_kl=_cost_of_hierarchy,
+             aliases=("hierarchical_normal",)),
     PriorRow("laplace", (LOC, SCALE), lambda v: LogDensity(
         (Term(Monomial(1.0, absolute=True), -1 / v["scale"], v["loc"]),), -_log(v["scale"]) - math.log(2)),
              _real, ("location-scale",), like=td.Laplace, lengths=("scale",), around_one=_at_one),

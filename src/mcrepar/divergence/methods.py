@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ class Method:
     samples: bool = True  # whether it draws noise, so that it has a number M of draws and a variance
     replays: bool = True  # whether it takes noise in chunks that can be drawn again, the same for all such methods
     weights: bool = False  # whether it computes weights in the precision of the tensors, which may overflow
+    biased: bool = False  # whether the mean of its estimates is another number than what is estimated
     options: tuple[str, ...] = ()  # the options of a request that it alone has
     contracts: bool = False  # whether its KL is a contraction with moments, or with means that are drawn at once
 
@@ -284,23 +285,7 @@ METHODS = {
         samples=False, replays=False),
     "taylor": Method(
         "repar on Taylor polynomials of the statistics, biased",
-        estimates.taylor, _needs_polynomials, check=_check_degree, options=("degree", "center")),
+        estimates.taylor, _needs_polynomials, check=_check_degree, biased=True, options=("degree", "center")),
     "direct": Method(
         "M draws of the weights, all in the graph", estimates.averaged(average.direct, hidden=False), weights=True),
 }  # fmt: skip
-
-
-class _Sampled(Collection[str]):
-    """The names of the methods that draw noise, rows that are added later included."""
-
-    def __contains__(self, name: object) -> bool:
-        return name in list(self)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, row in METHODS.items() if row.samples)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-SAMPLED = _Sampled()

@@ -17,7 +17,7 @@ from mcrepar.divergence.average import Integrand
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.contraction import Tuple
 from mcrepar.divergence.kl import check_objects, kl_of
-from mcrepar.divergence.methods import Estimator, wide_dtype
+from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.divergence.plan import Plan, plan_pair
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.sums import unflat, weight_order
@@ -54,7 +54,7 @@ def _of_weights(q: Posterior, source: td.Distribution) -> Tensor:
     q = q.bind(False, None, **{name: t.double() for name, t in free_tensors(q).items()})
     p = p.filled(**{name: t.double() for name, t in p.tensors.items()})
     with named_extremes(q, p):
-        if decision.method == "exact":
+        if METHODS[decision.method].contracts:
             mean = _closed(plan, q, p)
         else:
             mean = unflat(integrated(Integrand(q, p), DEFAULT_BYTES, total=False)[0], q.shape, weight_order(q, p))

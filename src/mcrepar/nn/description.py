@@ -26,7 +26,7 @@ from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.methods import Estimator
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.calibration import Calibration, MomentFactor, outside
-from mcrepar.nn.options import PRIOR
+from mcrepar.nn.options import default_prior
 from mcrepar.nn.random_tensor import Options, RandomTensor
 from mcrepar.nn.rank1 import RankOne
 
@@ -260,10 +260,11 @@ def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
     for tensor, there in found.items():
         _check_family(tensor, there)
     for tensor, there in found.items():
-        if tensor.options.prior.name not in (there.prior.name, PRIOR):  # the default may not have been asked for
+        own = tensor.options.prior
+        if own.name != there.prior.name and own.row is not default_prior().row:  # which may not have been asked for
             warnings.warn(
                 f"load_state_dict(...) gives {tensor.name} the prior of the state, {there.prior.name}, in the place of "
-                f"{tensor.options.prior.name}; to train on with another prior, copy loc and log_scale only",
+                f"{own.name}; to train on with another prior, copy loc and log_scale only",
                 stacklevel=outside(),
             )
             break

@@ -231,7 +231,7 @@ def _row(tensor: RandomTensor, random: RandomTensor | RankOne) -> TensorDiagnosi
     p, size = tensor.prior(q), log_scale.numel()
     first = tensor.initial
     signal = (tensor.mean_of_random().double().abs() / q.stddev.double()).expand(log_scale.shape)
-    distance = excess(q, p)
+    distance, least = excess(q, p), p.least_kl()
     return TensorDiagnosis(
         tensor.name,
         size,
@@ -240,27 +240,14 @@ def _row(tensor: RandomTensor, random: RandomTensor | RankOne) -> TensorDiagnosi
         float(signal.median()),
         float((signal < 1).double().mean()),
         None if distance is None else float((distance < AT_PRIOR).double().mean()),
-        float(tensor.divergence(None, torch.Generator().manual_seed(0))) / members - hierarchy(p) * size,
+        float(tensor.divergence(None, torch.Generator().manual_seed(0))) / members - least * size,
         float((1 / (1 + signal.square())).sum()),
         factors,
-        hierarchy(p) * size,
+        least * size,
     )
 
 
 # ---- a weight and its prior
-
-
-def hierarchy(p: Prior) -> float:
-    """What a prior whose own mean is integrated out costs per weight at least, -1/2 log(v / (v + v_m)); else 0.
-
-    >>> from mcrepar import prior
-    >>> round(hierarchy(prior("hierarchical", scale=0.05, loc_scale=0.3)), 4)
-    1.8055
-    """
-    if "loc_scale" not in p.values:
-        return 0.0
-    wide, narrow = (torch.as_tensor(p.values[name], dtype=torch.float64) for name in ("loc_scale", "scale"))
-    return float(0.5 * torch.log1p((wide / narrow).square()).mean())
 
 
 def excess(q: Posterior, p: Prior) -> Tensor | None:

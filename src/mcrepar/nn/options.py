@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcrepar.distributions.posterior import check_posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
+from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import prior as prior_of
 from mcrepar.distributions.torch_priors import as_prior
 from mcrepar.divergence.kl import check_objects
@@ -66,6 +67,11 @@ def chosen_options(
     return out
 
 
+def default_prior() -> Prior:
+    """The prior over weights where none is given."""
+    return prior_of(PRIOR, scale=SCALE, loc_scale=LOC_SCALE, relative=RELATIVE)
+
+
 def _options(given: Mapping[str, Any], factored: bool) -> Options:
     """Strings stop here: objects from what the user typed."""
     q, p, std = given["posterior"], given["prior"], given["initial_std"]
@@ -78,7 +84,7 @@ def _options(given: Mapping[str, Any], factored: bool) -> Options:
     if isinstance(q, str):
         q = factor_posterior(q, float(std)) if factored else posterior_of(q)
     if p is None and not (factored or given["pretrained"]):
-        p = prior_of(PRIOR, scale=SCALE, loc_scale=LOC_SCALE, relative=RELATIVE)
+        p = default_prior()
     p = "normal" if p is None else p
     if isinstance(p, str):
         p = factor_prior(p) if factored else prior_of(p)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mcrepar
-from mcrepar.divergence.methods import METHODS, SAMPLED
+from mcrepar.divergence.methods import METHODS
 from mcrepar.errors import SupportMismatchError
 from mcrepar.workbench.app import pair_curves
 from mcrepar.workbench.app.pair_curves import MOST_DRAWS, estimates, weight_densities
@@ -67,7 +67,7 @@ def test_estimates_are_the_library_s(q, p):
     exact = mcrepar.kl_divergence(posterior, prior, method="exact").item()
     assert found["exact"].values == [exact]
     for place, method in enumerate(METHODS):
-        if method in SAMPLED and method in plan.methods:
+        if METHODS[method].samples and method in plan.methods:
             assert found[method].draws == [1, 10, 100]
             generator = torch.Generator().manual_seed(3000 + place)
             with without_taylor_warning():
@@ -94,7 +94,7 @@ def test_the_work_is_bounded(name, fixed, up_to, monkeypatch):
     estimates(q, p, up_to)
     law = mcrepar.explain(q, p).means_distribution
     for method, draws in asked:
-        drawn = method in SAMPLED and (method != "stats" or draws < law.from_draws)
+        drawn = METHODS[method].samples and (method != "stats" or draws < law.from_draws)
         assert not drawn or draws * q.numel <= MOST_DRAWS
     assert name == "weibull" or ("stats", up_to) in asked  # which costs the same for any M
 

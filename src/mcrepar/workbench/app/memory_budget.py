@@ -20,7 +20,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.priors import prior
 from mcrepar.divergence.kl import kl_divergence
-from mcrepar.divergence.methods import SAMPLED
+from mcrepar.divergence.methods import METHODS
 from mcrepar.errors import ParameterError
 from mcrepar.inspect.graph import saved_bytes
 from mcrepar.models import MODELS, model
@@ -34,7 +34,7 @@ _TRAINED = 4 * 4  # bytes of a learned number in training: itself, its gradient,
 
 @dataclass(frozen=True)
 class Saved:
-    """Bytes per weight that wait for the backward: `fixed + per_draw * M`."""
+    """Bytes per weight that are saved for backward: `fixed + per_draw * M`."""
 
     fixed: float
     per_draw: float
@@ -54,7 +54,7 @@ def saved_by(posterior_name: str, prior_name: str, method: str) -> Saved:
     q, p = _example(posterior_name), prior(prior_name)
 
     def bytes_of(draws: int) -> float:
-        count = draws if method in SAMPLED else None
+        count = draws if METHODS[method].samples else None
         return saved_bytes(lambda: kl_divergence(q, p, method, count)) / _SMALL
 
     with without_taylor_warning():

@@ -13,7 +13,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.divergence.kl import kl_divergence
-from mcrepar.divergence.methods import METHODS, SAMPLED
+from mcrepar.divergence.methods import METHODS, Method
 from mcrepar.divergence.plan import Plan, explain
 from mcrepar.errors import McreparError
 from mcrepar.workbench.app.estimate_distribution import draws_grid
@@ -120,26 +120,26 @@ def estimates(q: Posterior, p: Prior, up_to: int, seed: int = 0, points: int = 9
     [1, 10, 100]
     """
     plan, found = explain(q, p), {}
-    for place, method in enumerate(METHODS):
-        grid = [m for m in draws_grid(up_to, points) if method in SAMPLED and _affordable(plan, method, m, q.numel)]
+    for place, (method, row) in enumerate(METHODS.items()):
+        grid = [m for m in draws_grid(up_to, points) if row.samples and _affordable(plan, row, m, q.numel)]
         generator = torch.Generator().manual_seed(1000 * seed + place)
         try:
             if method in plan.refusals:
                 raise plan.refusals[method]
-            asked: list[int | None] = [*grid] if method in SAMPLED else [None]
+            asked: list[int | None] = [*grid] if row.samples else [None]
             found[method] = Estimates(grid, [_estimate(q, p, method, draws, generator) for draws in asked])
         except McreparError as error:  # also of values that the families allow: an infinite variance, unequal scales
             found[method] = Estimates([], [], error)
     return found
 
 
-def _affordable(plan: Plan, method: str, draws: int, weights: int) -> bool:
+def _affordable(plan: Plan, row: Method, draws: int, weights: int) -> bool:
     """Whether so many draws are few, or drawn at once from the distribution of their means."""
-    means = plan.means_distribution if method == "stats" else None
+    means = plan.means_distribution if row.contracts else None
     return draws * weights <= MOST_DRAWS or (means is not None and means.kind != "drawn" and draws >= means.from_draws)
 
 
 def _estimate(q: Posterior, p: Prior, method: str, draws: int | None, generator: torch.Generator) -> float:
-    quiet = without_taylor_warning() if method == "taylor" else nullcontext()  # who looks at the curve sees the bias
+    quiet = without_taylor_warning() if METHODS[method].biased else nullcontext()  # the curve shows it
     with torch.no_grad(), quiet:
         return kl_divergence(q, p, method, draws, generator=generator).item()

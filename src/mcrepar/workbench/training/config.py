@@ -99,7 +99,7 @@ class OptimOptions:
     """Optimisation."""
 
     epochs: int = option(100, "passes over the training data")
-    batch_size: int = option(32, "data in a step, over all processes together")
+    batch_size: int = option(32, "examples in a step, over all processes together")
     optimizer: Literal["adam", "sgd", "natural"] = option(
         "adam", "adam; sgd: momentum for means, Adam for log scales; natural: gradients in the posterior's geometry"
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mcrepar
-from mcrepar.divergence.methods import METHODS, SAMPLED
+from mcrepar.divergence.methods import METHODS
 from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.app.views.distributions import DISTRIBUTIONS, pair_of
@@ -38,7 +38,7 @@ def test_every_pair_is_what_the_library_says(q):
         for name, yes, _, why in table(found, "methods").rows:
             assert yes == "yes" or why, f"{name} is refused without a reason"
         assert any(t.name == "tuple" for t in found.tables) == bool(plan.right and plan.statistics)
-        drawn = any(yes == "yes" and m in SAMPLED for m, yes in applies.items())  # none where they have no variance
+        drawn = any(yes == "yes" and METHODS[m].samples for m, yes in applies.items())  # not without variance
         assert [f.name for f in found.figures] == ["densities", "convergence"][: 1 + drawn]
 
 

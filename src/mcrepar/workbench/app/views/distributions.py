@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.posteriors import POSTERIORS, posterior
 from mcrepar.distributions.prior import Prior
 from mcrepar.distributions.priors import PRIORS, prior
+from mcrepar.divergence.methods import METHODS
 from mcrepar.divergence.plan import Plan, explain
 from mcrepar.divergence.reasons import VERDICTS
 from mcrepar.workbench.app.answer import Answer, Cell, Figure, Table, line
@@ -20,12 +22,12 @@ from mcrepar.workbench.app.pair_curves import MOST_DRAWS, Curve, Estimates, esti
 from mcrepar.workbench.app.view import View
 from mcrepar.workbench.app.views.quality import nats
 
-_LEARNED = {"loc": "0.4", "scale": "0.3"}  # the start values of the fields
+_LEARNED = {"loc": "0.4", "scale": "0.3"}  # the initial values of the fields
 # a power is expanded into as many products, and extreme shapes overflow in every number that follows
 _BOUNDS = {"power": (0.05, 20.0), "concentration": (0.01, 100.0), "df": (0.05, 1000.0)}
 _REMARKS = {"taylor": "biased: a polynomial stands in for log p", "quad": "nodes instead of draws"}
-METHOD_SYMBOLS = {"exact": "x", "stats": "triangle-up", "repar": "square", "stream": "diamond", "regen": "cross",
-            "quad": "star", "taylor": "triangle-down", "direct": "circle"}  # fmt: skip
+_SYMBOLS = ("x", "triangle-up", "square", "diamond", "cross", "star", "triangle-down", "circle")
+METHOD_SYMBOLS = dict(zip(METHODS, cycle(_SYMBOLS), strict=False))
 
 
 def pair_of(values: Mapping[str, Any], weights: int) -> tuple[Posterior, Prior]:
@@ -56,7 +58,7 @@ def _headline(plan: Plan, found: Mapping[str, Estimates], values: Mapping[str, A
     verdict = f"{plan.verdict}: {VERDICTS[plan.verdict].meaning}."
     if not plan.finite:
         return f"{verdict} {plan.reason[:1].upper()}{plan.reason[1:]}."
-    best = next((m for m in ("exact", "quad") if m in found and found[m].values), None)
+    best = next((m for m, e in found.items() if e.values and not METHODS[m].samples), None)
     value = f" The KL of {values['weights']:,} weights is {nats(found[best].values[0])} nats." if best else ""
     size = f" d_P = {plan.d_P}." if plan.d_P is not None else ""
     apply = [method for method, e in found.items() if e.refusal is None]

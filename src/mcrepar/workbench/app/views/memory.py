@@ -21,7 +21,6 @@ from mcrepar.workbench.app.views.quality import NETWORK_PRESETS
 
 _GB = 1e9
 _TALL = 640  # pixels of the figures of the calculator: a line per network
-_SHOWN = ("direct", "repar", "stats", "stream", "regen", "quad", "taylor", "exact")
 
 
 @functools.cache
@@ -38,7 +37,8 @@ def _compute(values: Mapping[str, Any]) -> Answer:
     if not plan.finite:
         raise plan.refusals["exact"]
     step = _step(values["network"], values)
-    methods = [method for method in _SHOWN if method in plan.methods]
+    measured = benchmark()["curves"]["points"]
+    methods = sorted(plan.methods, key=[*measured, *plan.methods].index)  # those that were measured first
     zoo = {name: _step(name, values) for name in MODELS}
     return Answer(
         _headline(step, methods, values),
@@ -61,7 +61,7 @@ def _step(network: int | str, values: Mapping[str, Any]) -> Step:
 def _headline(step: Step, methods: Sequence[str], values: Mapping[str, Any]) -> str:
     fits, memory = step.most_draws(values["memory"] * _GB), values["memory"]
     draws = values["iterations"]
-    wanted = [m for m in ("direct", "repar", "stats", "exact", "stream") if m in methods]
+    wanted = [m for m in methods if m in benchmark()["curves"]["points"]]
     others = f" M = {draws:,} takes " + ", ".join(f"{_gb(step.needed(m, draws))} by {m}" for m in wanted) + "."
     if fits:
         return f"{fits:,} direct iterations fit into {memory:g} GB beside the rest of a training step.{others}"
