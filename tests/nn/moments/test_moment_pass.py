@@ -165,10 +165,26 @@ def test_the_last_factor_weighs_logits_by_what_they_decide():
     for _ in range(50):
         with torch.no_grad():
             drawn.append(functional_call(bnn.to_module("mean"), bnn.draw(rng), (X,)))
-    weight = mean.softmax(1) * (1 - mean.softmax(1))
-    torch.testing.assert_close((weight * variance).sum(), (weight * torch.stack(drawn).var(0)).sum())
+    p, logits = mean.softmax(1), torch.stack(drawn)
+    with torch.no_grad(), moment_pass(bnn) as run:
+        root = run(X).mixing.root() * variance.sqrt().unsqueeze(2)
+    matrix = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)  # Var[y | u] of classes
+    wanted = sum((matrix[k] * torch.cov(logits[:, k].T)).sum() for k in range(len(X)))
+    torch.testing.assert_close((matrix * (root @ root.mT)).sum(), wanted)
     with pytest.raises(ParameterError, match="there is no such likelihood"):
         calibrate_moments(bnn, X, likelihood="categoric")
+
+
+def test_the_last_factor_weighs_outputs_without_a_correlation_one_by_one():
+    bnn = bayesian(nn.Sequential(dense(), nn.Identity(), nn.Unflatten(1, (3, 1))), posterior="normal", initial_std=0.3)
+    calibrate_moments(bnn, X, draws=50, generator=seeded(3), likelihood="bernoulli")
+    mean, variance = output(bnn, X)
+    rng, drawn = seeded(3), []
+    for _ in range(50):
+        with torch.no_grad():
+            drawn.append(functional_call(bnn.to_module("mean"), bnn.draw(rng), (X,)))
+    weight = mean.sigmoid() * (1 - mean.sigmoid())
+    torch.testing.assert_close((weight * variance).sum(), (weight * torch.stack(drawn).var(0)).sum())
 
 
 def test_factors_are_kept_with_the_network(tmp_path):

@@ -18,13 +18,13 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.forms import EXP, LOG
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.likelihoods import Likelihood, likelihood_of
+from mcrepar.likelihoods import Likelihood, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, fitting, real_tensors, the_tensor
 from mcrepar.nn.calibration import MomentFactor, complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor, moments
+from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor
 from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
@@ -244,8 +244,8 @@ def calibrate_moments(
         draws: how many draws they are fitted to; the relative error of a factor is up to sqrt(2 / draws), for the
             activations of a layer share the noise of its weights.
         generator: the source of the draws; None is the default RNG.
-        likelihood: weighs the outputs for the last factor by Var[y | output], for classes p (1 - p): variances of
-            logits matter where the class is in doubt. None weighs them alike.
+        likelihood: weighs the outputs for the last factor by Var[y | output]: for classes only differences of logits
+            matter, and those where the class is in doubt. None weighs all outputs alike.
         output: what to take of a network that returns more than a tensor: an index, a key or a function.
 
     >>> from mcrepar import bayesian
@@ -284,6 +284,7 @@ def _fit(
     args, kwargs = call
     sums: list[Tensor] = []  # of every operation, over draws: what is beside the pass's mean, and its square
     found: list[MomentFactor] = []
+    logits: list[Tensor] = []  # of every draw, where the pass knows how those of the classes depend on each other
     for first in range(0, draws, CHUNK):
         place = itertools.count()
 
@@ -300,6 +301,7 @@ def _fit(
             out = the_tensor(net(*args, **kwargs), output)
         if isinstance(out, MomentTensor):
             note("output", out)
+            logits += out.samples if out.mixing is not None and isinstance(likelihood, OneOfMany) else ()
     variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
 
     def fit(name: str, result: MomentTensor) -> MomentTensor:
@@ -317,12 +319,32 @@ def _fit(
 
     with holding(_moments_of_parts(net, member)), settling(fit):
         out = the_tensor(net(*args, **kwargs), output)
-    weight = None if likelihood is None else likelihood.aleatoric(moments(out)[0]).double()
-    if found and isinstance(out, MomentTensor) and weight is not None and weight.shape == out.shape:
-        drawn, here = float((weight * variances[-1]).sum()), float((weight * out.variance).sum())
+    if found and isinstance(out, MomentTensor) and likelihood is not None:
+        drawn, here = _decisive(likelihood, out, variances[-1], logits)
         if drawn > 0 and here > 0:  # not where all classes are certain
             found[-1] = found[-1]._replace(factor=found[-1].factor * drawn / here)
     return found
+
+
+def _decisive(
+    likelihood: Likelihood, out: MomentTensor, variance: Tensor, logits: Sequence[Tensor]
+) -> tuple[float, float]:
+    """How much the output's noise matters to y, by draws and by the pass: sum Var[y | output] Var output.
+
+    For classes with a known correlation it is sum_c p_c Var(u_c - sum_d p_d u_d), to first order twice the mutual
+    information: logits that rise and fall together decide nothing.
+    """
+    if not logits or out.mixing is None:
+        weight = likelihood.aleatoric(out.expectation).double()
+        if weight.shape != out.shape:  # outputs of several kinds
+            return 0.0, 0.0
+        return float((weight * variance).sum()), float((weight * out.variance).sum())
+    p, u = likelihood.mean(out.expectation).double(), torch.stack([*logits]).double()
+    root = out.mixing.root().double() * out.variance.sqrt().unsqueeze(2)  # of the covariance, (examples, C, C)
+    found = []
+    for away in ((u - u.mean(0)) / math.sqrt(len(u) - 1), root.movedim(2, 0)):  # (draws or C, examples, C)
+        found.append(float(((p * away.square()).sum(2) - (p * away).sum(2).square()).sum()))
+    return found[0], found[1]
 
 
 def _scatter(drawn: Tensor, variance: Tensor) -> float:
