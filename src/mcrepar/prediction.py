@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mcrepar.actions import Actions, Classes, mixture
-from mcrepar.distributions.mixtures import quantile
+from mcrepar.distributions.quantiles import quantile
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, with_bar

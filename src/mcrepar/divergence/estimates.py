@@ -19,10 +19,11 @@ from mcrepar.distributions.random import new_seed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence import average
 from mcrepar.divergence.chunks import Chunks
+from mcrepar.divergence.closed_forms import ClosedForm
 from mcrepar.divergence.contraction import Product, slope_entries
 from mcrepar.divergence.quad import integrated
 from mcrepar.divergence.taylor import polynomials
-from mcrepar.divergence.terms import ClosedForm, PosteriorKey
+from mcrepar.divergence.terms import PosteriorKey
 from mcrepar.errors import TaylorWarning
 
 if TYPE_CHECKING:

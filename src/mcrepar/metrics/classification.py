@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mcrepar.errors import ParameterError
-from mcrepar.metrics.arrays import Floats, Ints, numbers, probabilities, ranked
 from mcrepar.metrics.detection import auroc
+from mcrepar.metrics.inputs import Floats, Ints, numbers, probabilities, ranked
 
 LEAST = float(np.finfo(np.float32).tiny)  # what a probability of 0 counts as, 87.3 nats: float32 underflows
 

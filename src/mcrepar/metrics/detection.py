@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mcrepar.metrics.arrays import Floats, numbers, ranked, share
+from mcrepar.metrics.inputs import Floats, numbers, ranked, share
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mcrepar.errors import ParameterError
-from mcrepar.metrics.arrays import numbers
+from mcrepar.metrics.inputs import numbers
 
 
 def rmse(mean: ArrayLike, y: ArrayLike) -> float:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcrepar.errors import ParameterError
-from mcrepar.metrics.arrays import Floats, Ints
 from mcrepar.metrics.classification import LEAST, Reliability
+from mcrepar.metrics.inputs import Floats, Ints
 
 BINS = 15  # of probabilities
 STEPS = 2000  # bins of an uncertainty, from 1e-9 to its largest value

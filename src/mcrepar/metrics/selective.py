@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mcrepar.errors import ParameterError
-from mcrepar.metrics.arrays import Floats, Ints, numbers, ranked, share
+from mcrepar.metrics.inputs import Floats, Ints, numbers, ranked, share
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 SLACK = 1e-6  # confidences are k / draws and may have been float32: 0.9 is 9 of 10 draws

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mcrepar.metrics.arrays import Floats, Ints, classes, numbers, probabilities
 from mcrepar.metrics.classification import accuracy, adaptive_ece, auc, brier, ece, nll
 from mcrepar.metrics.detection import aupr, auroc, fpr_at_recall
+from mcrepar.metrics.inputs import Floats, Ints, classes, numbers, probabilities
 from mcrepar.metrics.regression import interval_coverage, log_likelihood, rmse
 from mcrepar.metrics.segmentation import VoxelCounts
 from mcrepar.metrics.selective import augrc, aurc, coverage_at_risk, risk_at_coverage

@@ -1,5 +1,6 @@
 """Pictures of predictions: arrays in, matplotlib figures out, written as PNG or as SVG in a page's own colours."""
 
+from mcrepar.plots.bars import histograms, predicted_against_true, reliability_diagram
 from mcrepar.plots.curves import (
     interval_calibration,
     risk_coverage,
@@ -7,7 +8,6 @@ from mcrepar.plots.curves import (
     training_curve,
     uncertainty_per_example,
 )
-from mcrepar.plots.distributions import histograms, predicted_against_true, reliability_diagram
 from mcrepar.plots.gallery import gallery
 from mcrepar.plots.segmentation import abstention_curve, overlay, structure_calibration
 from mcrepar.plots.style import COLOURS, png, svg
