@@ -58,7 +58,7 @@ def _data() -> dict[str, Tensor]:
 def trained(parts: dict[str, Tensor], noise: float, seed: int, epochs: int) -> mcrepar.BayesianModule:
     """A Bayesian ResNet-8 after some epochs of Adam."""
     torch.manual_seed(seed)
-    bnn = mcrepar.bayesian(ResNetCifar(1, channels=1), "normal", "normal", start_std=noise, forward="weights")
+    bnn = mcrepar.bayesian(ResNetCifar(1, channels=1), "normal", "normal", initial_std=noise, forward="weights")
     optimizer = torch.optim.Adam(bnn.parameters(), lr=3e-3)
     for _ in range(epochs):
         for index in torch.randperm(len(parts["x"])).split(BATCH):

@@ -81,7 +81,7 @@ def _network(width: int, outputs: int, forward: str, **options: Any) -> Bayesian
     net = nn.Sequential(
         nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)
     )
-    return bayesian(net, posterior="normal", prior="normal", start_std=0.5, forward=forward, **options)
+    return bayesian(net, posterior="normal", prior="normal", initial_std=0.5, forward=forward, **options)
 
 
 def _batches(part: Part, bench: Bench) -> Row:

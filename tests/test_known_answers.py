@@ -65,7 +65,7 @@ def test_predictive_intervals_cover_at_their_nominal_rate():
     new = randn(1, 3, seed=3)
     seen = (truth @ new[0] + scale * randn(count, seed=4)).squeeze()
     _, law = capture([bnn], lambda: bnn(new))
-    deviation = (law.deviations(None)[1] + scale**2).sqrt().squeeze()
+    deviation = (law.central_means(None)[1] + scale**2).sqrt().squeeze()
     z = (seen - law.loc.squeeze()) / deviation
     for level in (0.5, 0.9):
         inside = float((z.abs() < math.sqrt(2) * torch.erfinv(torch.tensor(level))).sum())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the intervals of a calibration plot
+CALIBRATION_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the intervals of a calibration plot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -241,9 +241,9 @@ def _intervals(p: Any, y: Any) -> Figure:
 
 
 def _calibration(p: Any, y: Any) -> Figure:
-    ends = [[end.reshape(-1).numpy() for end in p.interval(level)] for level in LEVELS]
+    ends = [[end.reshape(-1).numpy() for end in p.interval(level)] for level in CALIBRATION_LEVELS]
     inside = [metrics.interval_coverage(lower, upper, y) for lower, upper in ends]
-    return plots.interval_calibration(LEVELS, inside)
+    return plots.interval_calibration(CALIBRATION_LEVELS, inside)
 
 
 Plots = Mapping[str, Callable[[Any, Any], "Figure"]]

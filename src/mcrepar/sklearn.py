@@ -32,7 +32,7 @@ except ImportError as error:
     raise ImportError("mcrepar.sklearn needs scikit-learn 1.6 or later: pip install mcrepar[sklearn]") from error
 
 LEAST_STEPS, LEAST_EPOCHS = 1000, 20  # of a training whose length was not asked for
-SCALE_RATE = 5.0  # the learning rate of log scales over that of means
+CYCLE_SCALE_RATE = 5.0  # the learning rate of log scales over that of means
 WARMUP = 0.2  # the share of steps in which the learning rate rises
 
 
@@ -144,7 +144,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """Adam with a one-cycle schedule on mean_i w_i nll_i / mean w + beta KL / sum w."""
         count, size = len(x), min(self.batch_size, len(x))
         steps = max(LEAST_STEPS, LEAST_EPOCHS * -(-count // size)) if self.steps is None else self.steps
-        parts = [*groups(self.bnn_, self.lr, SCALE_RATE * self.lr)]
+        parts = [*groups(self.bnn_, self.lr, CYCLE_SCALE_RATE * self.lr)]
         parts += [{"params": list(self.likelihood_.parameters()), "lr": self.lr}] if any(
             True for _ in self.likelihood_.parameters()) else []  # fmt: skip
         optimizer = torch.optim.Adam(parts)

@@ -126,7 +126,7 @@ def described(kind: Any) -> str:
     return _WORDS.get(kind, "names with values")
 
 
-def check_value(asked: str, value: Any, kind: Any) -> None:
+def check_option(asked: str, value: Any, kind: Any) -> None:
     """Refuse a value that is not of an option's type.
 
     Args:

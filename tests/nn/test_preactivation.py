@@ -57,7 +57,7 @@ def test_draws_are_those_of_the_weights(options):
         error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
         assert ((a.mean(0) - b.mean(0)).abs() < 5 * error).all()
     deviations = (fast - law.loc).detach().square()
-    assert (z_score(deviations, law.deviations(None)[1].detach()).abs() < 5).all()
+    assert (z_score(deviations, law.central_means(None)[1].detach()).abs() < 5).all()
 
 
 @pytest.mark.parametrize("draws", [1, 5, 30, 1000])
@@ -66,8 +66,8 @@ def test_deviations_have_their_expectations_and_variance(options, draws):
     """Under any M: E mean (u - a) = 0 with the variance b^2 / M, E mean (u - a)^2 = b^2 E zeta^2."""
     bnn = layer(**options)
     law = law_of(bnn, randn(1, 4).expand(8000, 4))
-    first, second = (t.detach() for t in law.deviations(draws, seeded(3)))
-    expected = law.deviations(None)[1].detach()[0]
+    first, second = (t.detach() for t in law.central_means(draws, seeded(3)))
+    expected = law.central_means(None)[1].detach()[0]
     assert (z_score(first, 0.0).abs() < 5).all()
     assert (z_score(first.square(), expected / draws).abs() < 5).all()
     assert (z_score(second, expected).abs() < 5).all()
@@ -77,7 +77,7 @@ def test_the_exact_square_deviation_of_several_radial_parts():
     bnn, x = layer("radial"), randn(2, 4)
     weight, bias = bnn.latents["weight"], bnn.latents["bias"]
     expected = x.square() @ weight.log_scale.exp().square().T / 12 + bias.log_scale.exp().square() / 3
-    torch.testing.assert_close(law_of(bnn, x).deviations(None)[1], expected)
+    torch.testing.assert_close(law_of(bnn, x).central_means(None)[1], expected)
 
 
 def test_the_paper_s_variance_with_its_first_term_divided_by_m():
@@ -96,7 +96,7 @@ def test_the_paper_s_variance_with_its_first_term_divided_by_m():
     torch.manual_seed(1)
     law = law_of(bnn, torch.ones(20_000, 1).double())
     for draws in (1, 4, 100):
-        mean = (law.loc + law.deviations(draws, seeded(10 + draws))[0]).detach()
+        mean = (law.loc + law.central_means(draws, seeded(10 + draws))[0]).detach()
         expected = sw**2 * (u**2 + su**2) / draws + su**2 * w**2
         assert z_score((mean - u * w).square(), expected).abs() < 5
 
@@ -104,7 +104,7 @@ def test_the_paper_s_variance_with_its_first_term_divided_by_m():
 def test_dead_features_have_a_finite_gradient():
     bnn = layer(bias=False)
     law = law_of(bnn, torch.zeros(2, 4).double())
-    first, second = law.deviations(3, seeded(0))
+    first, second = law.central_means(3, seeded(0))
     (first.sum() + second.sum()).backward()
     assert all(latent.log_scale.grad.isfinite().all() for latent in bnn.latents.values())
 

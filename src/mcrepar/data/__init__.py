@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value, closest, from_text
+from mcrepar.validation import check_option, closest, from_text
 
 if TYPE_CHECKING:
     from mcrepar.data.dataset import Dataset
@@ -115,7 +115,7 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
             why = f"the data set has no option {option!r}"
             raise ParameterError(f"load({name!r}, {option}=...)", why, ", ".join(near) or "no option")
         options[option] = from_text(value, kinds[option])
-        check_value(f"load({name!r}), {option}=", options[option], kinds[option])
+        check_option(f"load({name!r}), {option}=", options[option], kinds[option])
     if row.files and root is None:
         raise ParameterError(f"load({name!r})", "its files are not part of the package", f"root=: {row.files}")
     try:

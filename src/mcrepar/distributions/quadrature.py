@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 Rule = tuple[Vector, Vector]
 
-_DEPTH = 80.0  # nats below the largest weight at which a rule ends: e^-80 leaves room for powers of x
+RULE_DEPTH = 80.0  # nats below the largest weight at which a rule ends: e^-80 leaves room for powers of x
 _TINY = float(np.finfo(np.float64).tiny)
-DEPTH = 45.0  # nats below the largest weight at which a range ends: e^-45 = 3e-20
+RANGE_DEPTH = 45.0  # nats below the largest weight at which a range ends: e^-45 = 3e-20
 FAR = 690.0  # the same under an exponential outer map, which moves the mass of e^v far into the tail
-LEVELS = (8.0, 45.0, 150.0, 400.0)  # nats below the largest weight at which the range is cut into panels
-LINEAR, LOG = (-745.0, 745.0), (-700.0, 345.0)  # beyond, |xi|^2 or 1 / |xi| leave float64
+CUTS = (8.0, 45.0, 150.0, 400.0)  # nats below the largest weight at which the range is cut into panels
+LINEAR_DOMAIN, LOG_DOMAIN = (-745.0, 745.0), (-700.0, 345.0)  # beyond, |xi|^2 or 1 / |xi| leave float64
 POINTS = 8  # through which a curve's polynomial goes
 
 
 def _rule(x: Vector, log_weights: Vector) -> Rule:
-    keep = log_weights > log_weights.max() - _DEPTH
+    keep = log_weights > log_weights.max() - RULE_DEPTH
     weights = np.exp(log_weights[keep] - log_weights.max())
     return x[keep], weights / weights.sum()
 
@@ -115,7 +115,7 @@ def axis(noise: Noise, growth: float, pole: float, far: bool) -> Axis:
     >>> [round(t, 1) for t in axis(Normal(), 2.0, 0.0, False).edges]
     [-10.0, -4.0, 0.0, 4.0, 10.0]
     """
-    domain, depth = LINEAR if noise.linear else LOG, FAR if far else DEPTH
+    domain, depth = LINEAR_DOMAIN if noise.linear else LOG_DOMAIN, FAR if far else RANGE_DEPTH
 
     def log_weight(t: Vector, power: float = 0.0) -> Vector:
         weight: Vector = noise.log_weight(torch.tensor(t)).numpy()
@@ -126,7 +126,7 @@ def axis(noise: Noise, growth: float, pole: float, far: bool) -> Axis:
 
     reaches = [_reach(partial(log_weight, power=p), domain, depth) for p in {0.0, growth, -pole}]
     low, high = min(r[0] for r in reaches), max(r[1] for r in reaches)
-    inner = [t for level in LEVELS if level < depth for t in _reach(log_weight, domain, level)]
+    inner = [t for level in CUTS if level < depth for t in _reach(log_weight, domain, level)]
     middle = [0.0] if noise.linear else []
     edges = sorted({low, high, *middle, *(t for t in inner if low < t < high)})
     signs = (1, -1) if noise.symmetric and not noise.linear else (1,)

@@ -44,7 +44,7 @@ def as_prior(p: object) -> Prior:
     for row in PRIORS.values():
         if row.like is type(dist):
             return prior(row.name, **{q.name: getattr(dist, q.name) for q in row.parameters})
-    return _foreign(dist)
+    return _external(dist)
 
 
 def as_expected(g: object, shape: Sequence[int]) -> Prior:
@@ -88,7 +88,7 @@ def _per_draw(g: Callable[[Tensor], Tensor], shape: Sequence[int]) -> Callable[[
     return lambda flat: g(flat.reshape(len(flat), *shape)).reshape(len(flat), -1).sum(-1)
 
 
-def _foreign(dist: td.Distribution) -> Prior:
+def _external(dist: td.Distribution) -> Prior:
     name = type(dist).__name__
     try:
         support = _support(name, dist.support)

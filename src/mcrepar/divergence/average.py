@@ -176,7 +176,7 @@ def refuse_second_derivatives(what: str) -> None:
         )
 
 
-def check_foreign(integrand: Integrand, method: str, hidden: bool) -> None:
+def check_external(integrand: Integrand, method: str, hidden: bool) -> None:
     """Refuse an external prior that is no density of single weights, or with learned tensors hidden from a method."""
     scale, what = integrand.theta[0], f"{integrand.p.name} prior by {method}"
     with torch.enable_grad():

@@ -58,7 +58,7 @@ class Job:
         """log p(W), to be averaged; an external one is looked at first. `hidden`: not all of it is in the graph."""
         integrand = average.Integrand(self.q, self.p)
         if self.p.row is None:
-            average.check_foreign(integrand, self.method, hidden)
+            average.check_external(integrand, self.method, hidden)
         return integrand
 
 

@@ -147,7 +147,7 @@ class Weights:
         return [((v - self.loc) / like).nan_to_num(-torch.inf, torch.inf, -torch.inf) for v in inner]
 
 
-def expectation(weights: Weights, max_elements: int) -> Expectation:
+def integrate(weights: Weights, max_elements: int) -> Expectation:
     """E log p(W) of all `weights`, in blocks whose nodes hold about `max_elements` numbers."""
     width = max(1, max_elements // (len(NODES) * (len(weights.axis.edges) * len(weights.axis.signs) + 2)))
     blocks = [_integrate(weights[start : start + width]) for start in range(0, len(weights.scale), width)]

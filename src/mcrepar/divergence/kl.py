@@ -301,10 +301,10 @@ def _check_error(plan: Plan, value: Tensor, error: Tensor, size: int) -> None:
 def check_finite(plan: Plan, q: Posterior, p: Prior, value: Tensor) -> None:
     """Never a silent NaN or infinity: name the parameter that broke, or the range that was exceeded."""
     if not bool(torch.isfinite(value.to(wide_dtype(q.dtype)))):
-        raise diagnosis(plan, q, p, bool(value.isnan()))
+        raise why_not_finite(plan, q, p, bool(value.isnan()))
 
 
-def diagnosis(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
+def why_not_finite(plan: Plan, q: Posterior, p: Prior, nan: bool) -> McreparError:
     """Why a value is not finite; `nan`: it is not even infinite."""
     try:
         for name, tensor in free_tensors(q).items():

@@ -22,7 +22,7 @@ from mcrepar.distributions.quadrature import Surface
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.divergence.average import Integrand, refuse_second_derivatives
 from mcrepar.divergence.chunks import COPIES, CPU_BLOCK
-from mcrepar.divergence.integral import Expectation, Weights, expectation
+from mcrepar.divergence.integral import Expectation, Weights, integrate
 from mcrepar.divergence.sums import block_size, wide_sum
 
 FROM = 5_000  # weights from which a table is cheaper
@@ -49,7 +49,7 @@ def integrated(integrand: Integrand, max_bytes: int, total: bool = True) -> tupl
     with torch.no_grad():
         weights = _wide(integrand, inputs, needed)
         most = block_size(max_bytes, weights.scale.dtype, weights.scale.device, COPIES, CPU_BLOCK)
-        found = (_tabulated(weights, most) if total else None) or expectation(weights, most)
+        found = (_tabulated(weights, most) if total else None) or integrate(weights, most)
         slopes = [
             None if s is None else (integrand.folded(s, x.shape) if total and k >= split else s).to(x.dtype)
             for k, (s, x) in enumerate(zip(found.slopes, inputs, strict=True))
@@ -142,7 +142,7 @@ class _Chart:
         a, b = (x.flatten() for x in torch.meshgrid(*axes, indexing="ij"))
         loc = self.centre + self.length * a.sinh() if isinstance(self.weights.loc, Tensor) else self.weights.loc
         grid = replace(self.weights, scale=b.exp(), loc=loc)
-        found = expectation(grid, most)
+        found = integrate(grid, most)
         surface = Surface([low for low, _ in self.ends], steps, _fields(grid, found).view(-1, *shape))
         return surface, float(found.error.max())
 
@@ -160,7 +160,7 @@ def _tabulated(weights: Weights, most: int) -> Expectation | None:
     chart = _Chart.of(weights)
     coordinates = chart.coordinates(weights)
     chosen = weights[_picked(coordinates)]
-    true, points = _fields(chosen, expectation(chosen, most)), chart.coordinates(chosen)
+    true, points = _fields(chosen, integrate(chosen, most)), chart.coordinates(chosen)
     bound = _bound(true, weights)
     shape = (1 if chart.ends[0][0] == chart.ends[0][1] else FIRST[0], FIRST[1])
     while shape[0] * shape[1] * SHARE <= count:

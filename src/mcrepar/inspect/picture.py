@@ -82,7 +82,7 @@ def single_weight(name: str, **parameters: Any) -> Posterior:
 
     Args:
         name: a key of `POSTERIORS`.
-        parameters: start values of the learned parameters and values of the fixed ones.
+        parameters: initial values of the learned parameters and values of the fixed ones.
 
     >>> single_weight("radial", scale=0.2).scale
     tensor(0.2000, requires_grad=True)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value, closest, from_text
+from mcrepar.validation import check_option, closest, from_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +103,7 @@ MODELS: Mapping[str, ModelRow] = MappingProxyType(dict(_rows()))
 def model(
     name: str, classes: int = 10, channels: int = 3, size: Sequence[int] | None = None, **options: Any
 ) -> nn.Module:
-    """A network by its name, with random start values.
+    """A network by its name, with random initial values.
 
     Args:
         name: a key of MODELS.
@@ -133,7 +133,7 @@ def model(
         counts = type(row.options.get(option, 1)) is int  # so do classes and channels
         if (counts and type(value) is not int) or (type(value) is int and value < 1):
             raise ParameterError(f"{asked} with {option}={value!r}", "it counts something", "1, 2, 3, ...")
-        check_value(f"{asked} with {option}=", value, kinds[option])
+        check_option(f"{asked} with {option}=", value, kinds[option])
     if row.dimensions == 1:
         return row.build(classes, channels, **({} if size is None else {"size": tuple(size)}), **options)
     net = row.build(classes, channels, **options)

@@ -77,9 +77,9 @@ class Ask:
     draws: int | None
     generator: torch.Generator | None
 
-    def deviations(self) -> tuple[Tensor, Tensor]:
+    def central_means(self) -> tuple[Tensor, Tensor]:
         """The means of u - a and of its square."""
-        return self.u.deviations(self.draws, self.generator)
+        return self.u.central_means(self.draws, self.generator)
 
 
 def _draws(draws: object) -> int | None:
@@ -92,7 +92,7 @@ def _draws(draws: object) -> int | None:
 
 def _square(ask: Ask) -> Tensor:
     """Regression: (y - a)^2 - 2 (y - a) b t1 + b^2 t2."""
-    first, second = ask.deviations()
+    first, second = ask.central_means()
     target, log_scale = ask.likelihood.target(ask.u.loc, ask.y)
     residual = target - ask.u.loc
     return log_prob_of_square(residual.square() - 2 * residual * first + second, log_scale)
@@ -105,7 +105,7 @@ def _bound(ask: Ask) -> Tensor:
     """
     u = ask.u
     with torch.no_grad():
-        e2 = (u.loc.square() + u.deviations(None)[1]).clamp_min(torch.finfo(u.loc.dtype).tiny)
+        e2 = (u.loc.square() + u.central_means(None)[1]).clamp_min(torch.finfo(u.loc.dtype).tiny)
         e = e2.sqrt()
         curve = torch.tanh(e / 2) / (4 * e)
         constant = F.logsigmoid(e) - e / 2 + curve * e2
@@ -133,7 +133,7 @@ def _taylor(ask: Ask) -> Tensor:
 
 def _quadratic(ask: Ask, constant: Tensor | float, curve: Tensor | float) -> Tensor:
     """The mean of constant + (y - 1/2) u + curve u^2."""
-    (first, second), loc = ask.deviations(), ask.u.loc
+    (first, second), loc = ask.central_means(), ask.u.loc
     square = loc.square() + 2 * loc * first + second
     values = constant + (ask.y.to(loc.dtype) - 0.5) * (loc + first) + curve * square
     return values.reshape(len(values), -1).sum(1)

@@ -88,7 +88,7 @@ class Preactivation:
         with torch.no_grad():
             return [part.draw(draws, self.source(generator)) for part in self.parts]
 
-    def deviations(self, draws: int | None, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def central_means(self, draws: int | None, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """mean_i (u_i - a) and mean_i (u_i - a)^2 over M draws, their expectations for None.
 
         sum_p b_p t1_p and sum_p b_p^2 t2_p (+ 2 b_1 b_2 t12): linear in t, which has no graph.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FACTOR_STD = 0.1  # of a prior over factors that was asked for by name
 MEMBER_STD = 0.3  # of the first means of several members, which must differ
-LAYERS = (nn.Linear, _ConvNd, nn.Embedding)
+FACTORED_LAYERS = (nn.Linear, _ConvNd, nn.Embedding)
 
 
 class RankOne(nn.Module):
@@ -184,7 +184,7 @@ def factor_prior(name: str, **given: Any) -> Prior:
 def check_factors(place: Place, options: Options) -> None:
     """Refuse a layer or a family that cannot have factors."""
     layer = place.owners[0]
-    if not isinstance(layer, LAYERS) or place.name.rpartition(".")[2] != "weight":
+    if not isinstance(layer, FACTORED_LAYERS) or place.name.rpartition(".")[2] != "weight":
         raise MethodError(
             "structure='rank1'",
             f"it is a parameter of {type(layer).__name__}, which has no factors of inputs and outputs here",
@@ -212,7 +212,7 @@ def check_factors(place: Place, options: Options) -> None:
 
 def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
     """The weights that get factors: without biases, which stay as they are."""
-    chosen = [p for p in places if p.name.rpartition(".")[2] != "bias" or not isinstance(p.owners[0], LAYERS)]
+    chosen = [p for p in places if p.name.rpartition(".")[2] != "bias" or not isinstance(p.owners[0], FACTORED_LAYERS)]
     if not chosen:
         raise ParameterError(
             "bayesian(net, structure='rank1')",

@@ -21,7 +21,7 @@ from mcrepar.errors import McreparError, ParameterError
 from mcrepar.nn.module import BayesianModule, bayesian
 from mcrepar.nn.select import Place, Select, selected
 
-LAYERS = (nn.Linear, nn.Bilinear, nn.Embedding, _ConvNd)
+SCALED_LAYERS = (nn.Linear, nn.Bilinear, nn.Embedding, _ConvNd)
 SHARES = ("weight", "unit")
 OPTIONS = ("prior", "kl_method", "n_mc_iter", "initial_std")  # of bayesian; the others do not suit a product
 
@@ -100,7 +100,7 @@ def _has_scales(place: Place) -> bool:
     """Whether a parameter is a weight that gets scales; refuses one that cannot have them."""
     if place.name.rpartition(".")[2] == "original" and isinstance(place.owners[0], parametrize.ParametrizationList):
         raise ParameterError(f"horseshoe with {place.name}", "this layer is parametrized already", "a plain network")
-    if place.name.rpartition(".")[2] != "weight" or not isinstance(place.owners[0], LAYERS):
+    if place.name.rpartition(".")[2] != "weight" or not isinstance(place.owners[0], SCALED_LAYERS):
         return False
     if len(place.names) > 1:
         why = f"it is used as {' and as '.join(place.names)}, and scales belong to one layer"

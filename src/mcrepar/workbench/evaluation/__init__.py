@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_type_hints
 
 from mcrepar.errors import ParameterError
-from mcrepar.validation import check_value
+from mcrepar.validation import check_option
 from mcrepar.workbench.training.config import flag, option
 
 
@@ -53,7 +53,7 @@ class EvaluateOptions:
     def check(self) -> None:
         """Refuse other types and numbers out of range before any work."""
         for name, kind in get_type_hints(EvaluateOptions).items():
-            check_value(flag(name), getattr(self, name), kind)
+            check_option(flag(name), getattr(self, name), kind)
         for name, least in (("draws", 1), ("batch_size", 1), ("images", 0), ("seed", 0)):
             value = getattr(self, name)
             if value != "moments" and value < least:

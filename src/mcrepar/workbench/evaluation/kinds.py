@@ -14,7 +14,7 @@ from mcrepar import metrics
 from mcrepar.prediction import Prediction
 
 Arrays = dict[str, NDArray[Any]]
-LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))  # of the intervals whose coverage is drawn
+COVERAGE_LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))  # of the intervals whose coverage is drawn
 INTERVAL = 0.9
 
 
@@ -80,7 +80,7 @@ def _number_scores(p: Prediction, a: Arrays, y: NDArray[Any]) -> dict[str, float
 
 def _number_details(p: Prediction, _: Arrays, y: NDArray[Any]) -> dict[str, Any]:
     rows = []
-    for level in LEVELS:
+    for level in COVERAGE_LEVELS:
         lower, upper = _bounds(p, level)
         rows.append({"level": level, "coverage": metrics.interval_coverage(lower, upper, y)})
     return {"interval_coverage": rows}

@@ -14,7 +14,7 @@ from mcrepar.data import DATASETS
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS
 from mcrepar.user_files import LARGEST_YAML, read_text, read_yaml
-from mcrepar.validation import check_value, fits
+from mcrepar.validation import check_option, fits
 
 END = "...\n"  # what YAML writes after a value that stands alone
 # between a run and its continuation
@@ -148,7 +148,7 @@ class TrainConfig(DataOptions, ModelOptions, BayesOptions, OptimOptions, RunOpti
     def check(self) -> None:
         """Refuse other types, numbers out of range and options that would have no effect, before any work."""
         for name, kind in get_type_hints(TrainConfig).items():
-            check_value(flag(name), getattr(self, name), kind)
+            check_option(flag(name), getattr(self, name), kind)
             if getattr(self, name) == "" and name in ("out", "root"):
                 raise ParameterError(f"{flag(name)} ''", "it is empty", "the name of a folder")
         for name, least in LEAST.items():

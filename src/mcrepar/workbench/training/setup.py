@@ -87,10 +87,10 @@ def build_network(config: TrainConfig, facts: Facts, warm: bool = False) -> nn.M
     return net
 
 
-def kl_of(config: TrainConfig) -> tuple[str, int | None]:
+def kl_request(config: TrainConfig) -> tuple[str, int | None]:
     """The method of the KL and its number of draws; an iteration of gradient accumulation takes one.
 
-    >>> kl_of(TrainConfig(n_mc_iter=1000)), kl_of(TrainConfig(gradient_accumulation=1000))
+    >>> kl_request(TrainConfig(n_mc_iter=1000)), kl_request(TrainConfig(gradient_accumulation=1000))
     (('auto', 1000), ('direct', 1))
     """
     return (config.kl_method, config.n_mc_iter) if config.gradient_accumulation is None else (ACCUMULATED, 1)
@@ -104,7 +104,7 @@ def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
         net,
         posterior(q, **config.posterior_options) if config.posterior_options else q,
         named(p, **config.prior_options) if config.prior_options else None if p == "auto" else p,
-        *kl_of(config),
+        *kl_request(config),
         initial_std=config.initial_std,
         pretrained=config.pretrained,
         forward=config.forward,
