@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 import mcrepar
+from mcrepar.workbench.cli import COMMANDS
 
-COMMANDS = ((), ("train",), ("evaluate",), ("table",), ("explain",), ("graph",), ("reproduce",), ("app",))
 DRAWS = 40
 
 
@@ -88,9 +88,9 @@ def helps() -> dict[str, str]:
     """The help of every command."""
     environment = {**os.environ, "COLUMNS": "120"}
     out = {}
-    for words in COMMANDS:
-        command = [sys.executable, "-m", "mcrepar", *words, "--help"]
-        out[" ".join(words)] = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+    for word in ("", *COMMANDS):
+        command = [sys.executable, "-m", "mcrepar", *word.split(), "--help"]
+        out[word] = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
     return out
 
 

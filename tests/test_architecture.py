@@ -51,6 +51,39 @@ NAMING_METHODS = {
     "workbench/training/config.py",  # accumulated gradients are one estimator, and no other may be asked for with them
 }
 FAMILIES = {*POSTERIORS, *PRIORS}
+TESTS = Path(__file__).parent
+# Files without a mirrored test file: where they are tested.
+TESTED_IN = {
+    "__main__.py": "workbench/test_cli.py",
+    "distributions/heavy_tails.py": "distributions/test_noises.py",
+    "distributions/noise.py": "distributions/test_noises.py",
+    "distributions/posterior.py": "distributions/test_posteriors.py",
+    "distributions/prior.py": "distributions/test_priors.py",
+    "distributions/quantiles.py": "test_prediction.py",
+    "distributions/sample_means.py": "distributions/test_noises.py",
+    "distributions/special.py": "distributions/test_noises.py",
+    "divergence/integral.py": "divergence/test_quad.py",
+    "divergence/reasons.py": "divergence/test_refusals.py",
+    "divergence/sums.py": "divergence/test_contraction.py",
+    "divergence/terms.py": "divergence/test_plan.py",
+    "likelihoods/classes.py": "likelihoods/test_likelihoods.py",
+    "likelihoods/likelihood.py": "likelihoods/test_likelihoods.py",
+    "likelihoods/normal.py": "likelihoods/test_likelihoods.py",
+    "metrics/inputs.py": "metrics/test_classification.py",
+    "nn/forwards/antithetic.py": "nn/forwards/test_forwards.py",
+    "nn/forwards/auto.py": "nn/forwards/test_forwards.py",
+    "nn/forwards/flipout.py": "nn/forwards/test_forwards.py",
+    "nn/forwards/layer_weight.py": "nn/forwards/test_forwards.py",
+    "nn/forwards/local.py": "nn/forwards/test_forwards.py",
+    "nn/moments/elementwise_rules.py": "nn/moments/test_rules.py",
+    "nn/moments/linear_rules.py": "nn/moments/test_rules.py",
+    "nn/moments/normalisation_rules.py": "nn/moments/test_rules.py",
+    "nn/moments/pooling_rules.py": "nn/moments/test_rules.py",
+    "nn/moments/tensor.py": "nn/moments/test_rules.py",
+    "nn/row_divergence.py": "nn/test_module.py",
+    "workbench/app/command.py": "workbench/app/test_start.py",
+    "workbench/evaluation/kinds.py": "workbench/evaluation/test_results.py",
+}
 LIGHT = (
     "__init__",
     "__main__",
@@ -271,6 +304,14 @@ def test_every_exception_is_needed(name):
 def test_a_name_for_a_method_is_noticed(code):
     tree = ast.parse(code)
     assert listed_methods(Written(tree, {"mcrepar.some": {"KIND": "stats"}}).visit(tree))
+
+
+def test_every_file_has_tests():
+    """Tests mirror src; a file without a mirrored one is named in `TESTED_IN`, and only such a file."""
+    names = [place(path) for path in FILES if path.is_relative_to(SRC) and path.name != "__init__.py"]
+    lonely = {name for name in names if not (TESTS / name).with_name(f"test_{Path(name).name}").exists()}
+    assert lonely == TESTED_IN.keys()
+    assert all((TESTS / name).exists() for name in TESTED_IN.values())
 
 
 @pytest.mark.parametrize("path", FILES, ids=place)

@@ -60,8 +60,8 @@ def refuse(capsys, *argv):
 def test_help_and_version_do_not_import_torch():
     code = (
         "import sys\n"
-        "from mcrepar.workbench.cli import _COMMANDS, main\n"
-        "for words in ('--help', *(f'{name} --help' for name in _COMMANDS), '--version'):\n"
+        "from mcrepar.workbench.cli import COMMANDS, main\n"
+        "for words in ('--help', *(f'{name} --help' for name in COMMANDS), '--version'):\n"
         "    try: main(words.split())\n"
         "    except SystemExit as stop: assert not stop.code\n"
         "print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])\n"
@@ -364,7 +364,7 @@ def test_another_name_of_the_workbench_is_an_attribute_error():
 
 def test_a_new_command_is_one_row(monkeypatch, capsys):
     row = cli._Command(lambda parser: None, lambda arguments: print("hello"), "say hello")
-    monkeypatch.setitem(cli._COMMANDS, "greet", row)
+    monkeypatch.setitem(cli.COMMANDS, "greet", row)
     assert main(["greet"]) == 0
     assert capsys.readouterr().out == "hello\n"
     with pytest.raises(SystemExit):

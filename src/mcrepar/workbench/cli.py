@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         arguments = _parser().parse_args(_expanded([word for word in words if word != "--debug"]))
-        command = _COMMANDS[arguments.command]
+        command = COMMANDS[arguments.command]
         if command.computes:
             keep_freed_memory()
         command.run(arguments[arguments.command])
@@ -102,7 +102,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mcrepar {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")
-    for name, command in _COMMANDS.items():
+    for name, command in COMMANDS.items():
         subparser = ArgumentParser(description=command.summary, usage=command.usage)
         command.arguments(subparser)
         commands.add_subcommand(name, subparser, help=command.summary)
@@ -297,7 +297,7 @@ class _Command:
     computes: bool = False  # for long, with large tensors
 
 
-_COMMANDS = {
+COMMANDS = {
     "train": _Command(_train_arguments, _train, "train a Bayesian neural network, or go on with a run", _TRAIN, True),
     "evaluate": _Command(
         _evaluate_arguments, _evaluate, "evaluate a trained network: metrics, confidence sets, report", None, True
