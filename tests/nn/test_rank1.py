@@ -287,3 +287,37 @@ def test_a_weight_that_is_used_without_its_layer_is_refused(options):
 
     with pytest.raises(MethodError, match="__get__ on a weight"):
         bayesian(Tied(), **options)(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_it_compiles_as_one_graph(members):
+    """With factors that hardly vary, a graph has the networks of the members, and its gradients reach everything."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(6, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(28, 2)).to(D)
+    bnn = bayesian(net, structure="rank1", initial_std=1e-9, members=members)
+    x = torch.randn(1, 6, 9, dtype=D, generator=seeded(1)).expand(6, -1, -1)
+    torch._dynamo.reset()
+    compiled = torch.compile(bnn, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        rows, wanted = compiled(x), bnn(x)
+    assert len({tuple(row.tolist()) for row in rows.round(decimals=6)}) == members
+    torch.testing.assert_close(rows.sort(0).values, wanted.sort(0).values)
+    compiled(x).sum().backward()
+    assert all(p.grad is not None and bool((p.grad != 0).any()) for p in bnn.net.parameters())
+
+
+def test_a_wrapped_network_has_the_gradients_of_the_plain_one(tmp_path):
+    net, x = layer("linear")
+    bnn, y = bayesian(net, structure="rank1", posterior="normal", members=2), torch.zeros(3, 4, dtype=D)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = []
+        for model in (nn.parallel.DistributedDataParallel(bnn), bnn):
+            bnn.zero_grad()
+            elbo(model, Normal(), x, y, data_size=3, generator=seeded(1)).loss.backward()
+            found.append([p.grad.clone() for p in bnn.parameters()])
+        torch.testing.assert_close(*found)
+        mcrepar.optim.NaturalGradient(bnn, 0.1, data_size=3).step()
+        assert all(bool(p.isfinite().all()) for p in bnn.parameters())
+    finally:
+        torch.distributed.destroy_process_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -212,7 +211,7 @@ class Posterior:
         """The same family with these learned tensors (and fixed values, where they are given)."""
         return bind(self.row, self.fixed if fixed is None else fixed, learned, validate)
 
-    @cached_property
+    @property
     def _reference(self) -> Tensor:
         if not self.learned:
             raise MethodError(

@@ -98,16 +98,20 @@ class RankOne(nn.Module):
         means = [self._times(r[k], s[k] if s else None) for k in range(self.members)]
         return sum(means[1:], means[0]) / len(means)
 
-    def rows(self, batch: int, first: int = 0) -> tuple[Tensor, Tensor | None]:
+    def rows(self, batch: int, first: int | Tensor = 0) -> tuple[Tensor, Tensor | None]:
         """Factors r and s for every example of a batch, (batch, units) each; example b uses member first + b."""
         return self._rows(self.outputs, batch, first), self._rows(self.inputs, batch, first) if self.inputs else None
 
-    def _rows(self, side: nn.ModuleList, batch: int, first: int) -> Tensor:
-        each = -(-(batch + first) // len(side))
+    def _rows(self, side: nn.ModuleList, batch: int, first: int | Tensor) -> Tensor:
+        latest = len(side) - 1 if isinstance(first, Tensor) else first
+        each = -(-(batch + latest) // len(side))
         drawn = [factor.posterior.draw(each) for factor in side if isinstance(factor, RandomTensor)]
         if len(drawn) == 1:
             return drawn[0]
-        return torch.stack(drawn, 1).flatten(0, 1)[first : first + batch]
+        rows = torch.stack(drawn, 1).flatten(0, 1)
+        if isinstance(first, Tensor):
+            return rows[torch.arange(batch, device=rows.device) + first.to(rows.device)]
+        return rows[first : first + batch]
 
     def _times(self, r: Tensor, s: Tensor | None) -> Tensor:
         """Wbar o (r s^T), per group of a convolution."""
@@ -280,7 +284,7 @@ def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int,
     return factors.view([factors.shape[k] if k == 0 else -1 if k == channel else 1 for k in range(like.dim())])
 
 
-def factors(bnn: BayesianModule, batch: int, first: int = 0) -> dict[str, tuple[Tensor, Tensor | None]]:
+def factors(bnn: BayesianModule, batch: int, first: int | Tensor = 0) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Factors r and s of every weight for every example; those of a small network are one row for each example."""
     groups = () if transformed() else bnn.groups.of(bnn).factors
     drawn = {name: rows for group in groups for name, rows in group.draw(None, batch).items()}
@@ -294,7 +298,8 @@ def factors(bnn: BayesianModule, batch: int, first: int = 0) -> dict[str, tuple[
 
 def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, every example with factors of its own."""
-    first = int(torch.randint(bnn.members, ())) if bnn.members > 1 else 0
+    start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
+    first = start if torch.compiler.is_compiling() else int(start)  # a graph does not read a number
     found = factors(bnn, examples(args, kwargs), first)
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:
