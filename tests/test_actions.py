@@ -67,7 +67,7 @@ def test_a_temperature_of_one_changes_nothing(likelihood, outputs):
 def test_temperatures_that_cannot_be():
     with pytest.raises(mcrepar.MethodError, match="its y is not a class"):
         prediction("normal").temperature(torch.zeros(40))
-    with pytest.raises(mcrepar.ParameterError, match="no positive number"):
+    with pytest.raises(mcrepar.ParameterError, match="not a positive number"):
         prediction().tempered(0.0)
     with pytest.raises(mcrepar.ParameterError, match="classes from 0 to 2"):
         prediction().temperature(torch.full((40,), 3))

@@ -1,5 +1,7 @@
 """Types of options: which values pass, and that every option of readers and networks has a type that is known."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_type_hints
 
@@ -10,7 +12,7 @@ import torch
 from mcrepar.data import DATASETS, load
 from mcrepar.errors import ParameterError
 from mcrepar.models import MODELS, model
-from mcrepar.validation import check_generator, closest, described, fits, whole_number
+from mcrepar.validation import check_generator, closest, described, fits, real_number, whole_number
 from mcrepar.workbench.evaluation import EvaluateOptions
 from mcrepar.workbench.training.config import TrainConfig
 
@@ -82,3 +84,27 @@ def test_what_is_no_count_is_refused(value, why):
     assert whole_number("draws", np.int64(3)) == 3
     with pytest.raises(ParameterError, match=why):
         whole_number("draws", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "why"),
+    [
+        ("3", {}, "x='3': it is not a finite number. Use a finite number"),
+        (True, {}, "x=True: it is not a finite number"),
+        (math.nan, {}, "x=nan: it is not a finite number"),
+        (math.inf, {"low": 0}, "x=inf: it is not a positive number"),
+        (0, {"low": 0}, "x=0: it is not a positive number"),
+        (-0.1, {"low": 0, "closed": True}, "it is not a finite number of at least 0"),
+        (torch.zeros(()), {"low": 0, "closed": True}, "it is not a finite number of at least 0"),
+        (1, {"low": 0, "high": 1}, "it is not a positive number and below 1"),
+        (800, {"low": -700, "high": 700, "instead": "-3"}, "it is not a number above -700 and below 700. Use -3"),
+    ],
+)
+def test_numbers_outside_of_their_bounds_are_refused(value, bounds, why):
+    with pytest.raises(ParameterError, match=re.escape(why)):
+        real_number("x", value, **bounds)
+
+
+def test_numbers_between_their_bounds_are_floats():
+    assert real_number("x", 0, 0, closed=True) == 0.0
+    assert isinstance(real_number("x", np.float32(0.5), 0, 1), float)

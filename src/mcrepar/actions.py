@@ -15,7 +15,7 @@ from torch import Tensor
 from mcrepar import metrics, plots
 from mcrepar.conformal import Conformal, calibrate, single_probs
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.validation import closest
+from mcrepar.validation import closest, real_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,8 +104,7 @@ class Actions(ABC):
         Args:
             temperature: T; 1 changes nothing.
         """
-        if not 0 < float(temperature) < math.inf:
-            raise ParameterError(f"tempered({temperature!r})", "it is no positive number", "p.temperature(y)")
+        real_number("temperature", float(temperature), 0, instead="p.temperature(y)")
         draws = (self._draws_of_classes() / temperature).softmax(2)  # (draws, examples, classes, ...)
         probs, spread = draws.mean(0), draws.var(0, correction=0)
         entropy = torch.special.entr(draws).sum(2).mean(0)

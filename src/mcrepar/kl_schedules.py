@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.validation import closest, whole_number
+from mcrepar.validation import closest, real_number, whole_number
 
 SCHEDULES: Mapping[str, Callable[..., float]] = {
     "graves": lambda step: 1.0,
@@ -82,6 +80,4 @@ def beta_number(name: str, value: object) -> float:
     """A weight of the KL, or a refusal: finite and at least 0."""
     if isinstance(value, KLWeight):
         raise ParameterError(f"{name}={value}", "it is a schedule", f"its value at a step, {name}=schedule(step)")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ParameterError(f"{name}={value!r}", "it is not a finite number of at least 0", "a number such as 1.0")
-    return float(value)
+    return real_number(name, value, 0, closed=True, instead="a number such as 1.0")

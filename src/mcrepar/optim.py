@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
-from mcrepar.validation import whole_number
+from mcrepar.validation import real_number, whole_number
 
 SCALE_RATE = 10.0  # the learning rate of a log scale over that of a mean, for Adam
 
@@ -113,14 +113,10 @@ class NaturalGradient(torch.optim.Optimizer):
         max_scale_step: float = 0.1,
     ) -> None:
         size = whole_number("data_size", data_size)
-        given: dict[str, object] = {"lr": lr, "scale_lr": scale_lr, "weight_decay": weight_decay}
-        for name, value in {**given, "max_scale_step": max_scale_step, "momentum": momentum}.items():
-            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-                raise ParameterError(
-                    f"NaturalGradient({name}={value!r})", "it is no number of at least 0", "such a number"
-                )
-        if momentum >= 1:
-            raise ParameterError(f"NaturalGradient(momentum={momentum})", "it is no share below 1", "0.9")
+        given = {"lr": lr, "scale_lr": scale_lr, "weight_decay": weight_decay, "max_scale_step": max_scale_step}
+        for name, value in given.items():
+            real_number(name, value, 0, closed=True)
+        real_number("momentum", momentum, 0, 1, closed=True, instead="a share such as 0.9")
         found = _posteriors(net)
         for tensor in found:
             _check(tensor)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import numbers
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -31,6 +30,7 @@ from mcrepar.models import MODELS, model
 from mcrepar.nn.layers import bayesian_class
 from mcrepar.nn.module import BayesianModule, bayesian, kl
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
+from mcrepar.validation import real_number
 
 PRINTED = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Linear")
 
@@ -172,10 +172,8 @@ def _given(options: Any) -> dict[str, Any]:
         except (TypeError, ValueError):
             instead = f"a number such as {DEFAULTS[key]}"
             raise ParameterError(f"{asked} with {key}={given[key]!r}", "it is not a number", instead) from None
-    rho = given["posterior_rho_init"]
-    if isinstance(rho, bool) or not isinstance(rho, numbers.Real) or not -700 < float(rho) < 700:
-        why = "log(1 + exp(it)) is no positive number"
-        raise ParameterError(f"{asked} with posterior_rho_init={rho!r}", why, "a number such as -3.0")
+    rho = given["posterior_rho_init"]  # log(1 + exp(it)) is the standard deviation, a positive number
+    real_number(f"{asked} with posterior_rho_init", rho, -700, 700, instead="a number such as -3.0")
     if given["posterior_mu_init"] != 0:
         raise ParameterError(
             f"{asked} with posterior_mu_init={given['posterior_mu_init']}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import numbers
+import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from types import UnionType
@@ -50,6 +50,35 @@ def whole_number(name: str, value: object, least: int = 1, other: str = "") -> i
     if value < least:
         raise ParameterError(f"{name}={value}", "it is too small", f"a whole number of at least {least}")
     return int(value)
+
+
+def real_number(
+    name: str, value: object, low: float = -math.inf, high: float = math.inf, *, closed: bool = False, instead: str = ""
+) -> float:
+    """A finite number between two bounds as a float.
+
+    Args:
+        name: of the argument.
+        value: given.
+        low: what it must be above.
+        high: what it must be below.
+        closed: whether it may be `low` as well.
+        instead: what to use, for the error.
+
+    Raises:
+        ParameterError: where it is no number, or not between the bounds.
+
+    >>> real_number("scale", 3, 0)
+    3.0
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        if low < number < high or (closed and number == low):
+            return number
+    kind = "finite number" if low == -math.inf else "positive number" if low == 0 else f"number above {low:g}"
+    kind = f"finite number of at least {low:g}" if closed else kind
+    kind += "" if high == math.inf else f" and below {high:g}"
+    raise ParameterError(f"{name}={value!r}", f"it is not a {kind}", instead or f"a {kind}")
 
 
 def check_generator(generator: object) -> None:
@@ -144,6 +173,6 @@ def probability(what: str, level: object) -> float:
     >>> probability("interval", 0.9)
     0.9
     """
-    if isinstance(level, bool) or not isinstance(level, numbers.Real) or not 0 <= float(level) <= 1:
+    if isinstance(level, bool) or not isinstance(level, Real) or not 0 <= float(level) <= 1:
         raise ParameterError(f"{what}({level!r})", "it is not a probability between 0 and 1", f"{what}(0.9)")
     return float(level)

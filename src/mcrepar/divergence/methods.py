@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +13,8 @@ from mcrepar.distributions.statistics import General
 from mcrepar.divergence import average, estimates
 from mcrepar.divergence.chunks import DEFAULT_BYTES
 from mcrepar.divergence.estimates import Estimate, Job
-from mcrepar.errors import InfiniteVarianceError, McreparError, MethodError, NoFiniteTupleError, ParameterError
-from mcrepar.validation import closest, whole_number
+from mcrepar.errors import InfiniteVarianceError, McreparError, MethodError, NoFiniteTupleError
+from mcrepar.validation import closest, real_number, whole_number
 
 if TYPE_CHECKING:
     from mcrepar.divergence.plan import Plan
@@ -85,9 +84,8 @@ class Estimator:
                 object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.entropy not in ("exact", "mc"):
             raise MethodError(f"entropy={self.entropy!r}", "no such entropy", "'exact' or 'mc'")
-        finite = isinstance(self.center, int | float) and not isinstance(self.center, bool)
-        if self.center is not None and not (finite and math.isfinite(self.center)):
-            raise ParameterError(f"center={self.center!r}", "it is not a finite number", "a finite number")
+        if self.center is not None:
+            real_number("center", self.center)
         self._check_options(method)
 
     @property

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mcrepar.distributions.quadrature import normal_nodes
-from mcrepar.errors import ParameterError
 from mcrepar.likelihoods.likelihood import Likelihood, log_prob_of_square, summed, wide
+from mcrepar.validation import real_number
 
 TILTS = 3
 LEFT_OUT = 255  # in a y of uint8, a voxel that does not count
@@ -181,9 +179,7 @@ class NoisyDirichlet(Likelihood):
 
     def __init__(self, epsilon: float = 0.01) -> None:
         super().__init__()
-        if type(epsilon) not in (int, float) or not 0 < epsilon < math.inf:
-            raise ParameterError(f"NoisyDirichlet(epsilon={epsilon!r})", "it is no share of a class", "0.01")
-        self.epsilon = float(epsilon)
+        self.epsilon = real_number("epsilon", epsilon, 0, instead="a number such as 0.01")
 
     @property
     def options(self) -> dict[str, float | str]:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mcrepar.errors import ParameterError
 from mcrepar.likelihoods.likelihood import HALF_LOG_2PI, Likelihood, log_prob_of_square, summed
+from mcrepar.validation import real_number
 
 
 class Normal(Likelihood):
@@ -32,10 +32,8 @@ class Normal(Likelihood):
 
     def __init__(self, scale: float | str = 1.0) -> None:
         super().__init__()
-        number = isinstance(scale, int | float) and not isinstance(scale, bool)
-        if not (number and 0 < float(scale) < math.inf) and scale not in ("learned", "heteroscedastic"):
-            right = "a positive number, 'learned' or 'heteroscedastic'"
-            raise ParameterError(f"Normal(scale={scale!r})", "it is not a standard deviation", right)
+        if scale not in ("learned", "heteroscedastic"):
+            real_number("scale", scale, 0, instead="a positive number, 'learned' or 'heteroscedastic'")
         self.kind = scale if isinstance(scale, str) else "fixed"
         self.fixed_scale = 1.0 if isinstance(scale, str) else float(scale)
         self.register_parameter("log_scale", nn.Parameter(torch.zeros(())) if scale == "learned" else None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +22,7 @@ from mcrepar.nn.forwards import FORWARDS
 from mcrepar.nn.random_tensor import Options, without_row
 from mcrepar.nn.rank1 import check_factors, factor_posterior, factor_prior
 from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, unit
-from mcrepar.validation import whole_number
+from mcrepar.validation import real_number, whole_number
 
 STRUCTURES = ("weights", "rank1")
 PRIOR, SCALE, LOC_SCALE, RELATIVE = "hierarchical", 0.3, 3.0, "fan_in"  # the default prior over weights
@@ -74,15 +72,14 @@ def default_prior() -> Prior:
 
 def _options(given: Mapping[str, Any], factored: bool) -> Options:
     """Strings stop here: objects from what the user typed."""
-    q, p, std = given["posterior"], given["prior"], given["initial_std"]
-    if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 0 < float(std) < math.inf:
-        raise ParameterError(f"initial_std={std!r}", "it is not a positive number", "a number such as 0.05")
+    q, p = given["posterior"], given["prior"]
+    std = real_number("initial_std", given["initial_std"], 0, instead="a number such as 0.05")
     if not isinstance(given["pretrained"], bool):
         raise ParameterError(f"pretrained={given['pretrained']!r}", "it is not yes or no", "True or False")
     if given["signs"] not in ("", "keep", "positive"):
         raise ParameterError(f"signs={given['signs']!r}", "there is no such choice", "'keep' or 'positive'")
     if isinstance(q, str):
-        q = factor_posterior(q, float(std)) if factored else posterior_of(q)
+        q = factor_posterior(q, std) if factored else posterior_of(q)
     if p is None and not (factored or given["pretrained"]):
         p = default_prior()
     p = "normal" if p is None else p
@@ -94,7 +91,7 @@ def _options(given: Mapping[str, Any], factored: bool) -> Options:
         why = "a network that learned its parameters would fit them to the posterior, and not the reverse"
         raise ParameterError(f"prior {p.name!r} with a tensor that requires grad", why, "numbers")
     estimator = Estimator(given["kl_method"], given["n_mc_iter"])
-    return Options(q, p, estimator, float(std), given["pretrained"], given["signs"])
+    return Options(q, p, estimator, std, given["pretrained"], given["signs"])
 
 
 def check_place(place: Place, options: Options, forward: str, factored: bool = False) -> None:
