@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,6 @@ from mcrepar.nn.moments.moment_pass import check_moments, members_of, moment_pas
 from mcrepar.nn.preactivation import capture
 from mcrepar.nn.stacks import draw_stack, run_repeated, run_stack, stack_size, stacked
 from mcrepar.validation import check_generator, whole_number
-
-Part = TypeVar("Part", float, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +103,15 @@ def elbo(
     return Elbo(loss, nll, kl)
 
 
-def loss_of(nll: Part, kl: Part, data_size: float, beta: float) -> Part:
+@overload
+def loss_of(nll: Tensor, kl: Tensor, data_size: float, beta: float) -> Tensor: ...
+
+
+@overload
+def loss_of(nll: float, kl: float, data_size: float, beta: float) -> float: ...
+
+
+def loss_of(nll: Any, kl: Any, data_size: float, beta: float) -> Any:
     """The loss per example, nll + beta * kl / data_size.
 
     Args:
@@ -117,7 +123,7 @@ def loss_of(nll: Part, kl: Part, data_size: float, beta: float) -> Part:
     >>> loss_of(0.5, 200.0, 1000, 1.0)
     0.7
     """
-    if isinstance(nll, Tensor) and isinstance(kl, Tensor):
+    if isinstance(nll, Tensor):
         return torch.add(nll, kl, alpha=beta / data_size)
     return nll + beta * kl / data_size
 

@@ -71,10 +71,9 @@ def real_number(
     >>> real_number("scale", 3, 0)
     3.0
     """
-    if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-        if low < number < high or (closed and number == low):
-            return number
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if low < number < high or (closed and number == low):
+        return number
     kind = "finite number" if low == -math.inf else "positive number" if low == 0 else f"number above {low:g}"
     kind = f"finite number of at least {low:g}" if closed else kind
     kind += "" if high == math.inf else f" and below {high:g}"
