@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 import mcrepar
 from mcrepar.models import model
-from mcrepar.nn.moments.moment_pass import Scaling, calibrate_moments, sampled_moments
+from mcrepar.nn.moments.moment_calibration import calibrate_moments, sampled_moments
+from mcrepar.nn.moments.moment_pass import Scaling
 from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import MomentTensor
 from mcrepar.nn.passes import holding

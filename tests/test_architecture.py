@@ -76,6 +76,7 @@ TESTED_IN = {
     "nn/forwards/layer_weight.py": "nn/forwards/test_forwards.py",
     "nn/forwards/local.py": "nn/forwards/test_forwards.py",
     "nn/moments/elementwise_rules.py": "nn/moments/test_rules.py",
+    "nn/moments/moment_calibration.py": "nn/moments/test_moment_pass.py",
     "nn/moments/linear_rules.py": "nn/moments/test_rules.py",
     "nn/moments/normalisation_rules.py": "nn/moments/test_rules.py",
     "nn/moments/pooling_rules.py": "nn/moments/test_rules.py",

@@ -30,7 +30,7 @@ _HOMES = {
     "mcrepar.divergence.kl": ("expectation", "kl_divergence"),
     "mcrepar.divergence.plan": ("Plan", "explain"),
     "mcrepar.nn.module": ("BayesianModule", "bayesian", "kl"),
-    "mcrepar.nn.moments.moment_pass": ("calibrate_moments",),
+    "mcrepar.nn.moments.moment_calibration": ("calibrate_moments",),
     "mcrepar.nn.saving": ("load", "save"),
     "mcrepar.kl_schedules": ("kl_weight",),
     "mcrepar.objective": ("Elbo", "elbo"),
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule as BayesianModule
     from mcrepar.nn.module import bayesian as bayesian
     from mcrepar.nn.module import kl as kl
-    from mcrepar.nn.moments.moment_pass import calibrate_moments as calibrate_moments
+    from mcrepar.nn.moments.moment_calibration import calibrate_moments as calibrate_moments
     from mcrepar.nn.saving import load as load
     from mcrepar.nn.saving import save as save
     from mcrepar.objective import Elbo as Elbo

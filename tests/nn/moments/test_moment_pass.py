@@ -365,7 +365,7 @@ def test_a_refused_pass_leaves_norm_layers_as_they_were():
 
 
 def test_calibration_is_refused_before_anything_is_drawn(monkeypatch):
-    monkeypatch.setattr("mcrepar.nn.moments.moment_pass.sampled_moments", None)
+    monkeypatch.setattr("mcrepar.nn.moments.moment_calibration.sampled_moments", None)
     bnn = bayesian(Refused(), posterior="normal").calibrate(torch.randn(8, 3)).eval()
     with pytest.raises(MethodError, match="bessel_j0"):
         calibrate_moments(bnn, torch.randn(5, 3))

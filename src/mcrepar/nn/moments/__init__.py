@@ -7,7 +7,8 @@ elementwise_rules    activation functions
 pooling_rules        average and max pooling
 normalisation_rules  batch, layer, group and RMS norms, dropout, softmax, attention
 positions            how far the positions of an image share their noise
-moment_pass          moments of weights, one pass through a network, factors that are fitted to draws
+moment_pass          moments of weights, one pass through a network
+moment_calibration   factors that are fitted to draws
 outputs              from mean and variance of the output to a prediction
 export               the pass as an ordinary module
 """

@@ -79,8 +79,11 @@ class SharedVariance(NamedTuple):
     shape: torch.Size  # of the result
 
     def __call__(self, centre: Tensor) -> Tensor:
+        parts: list[tuple[Tensor, Tensor]] = [(self.variance.flatten(2), self.patches.x)]
+        if not torch.compiler.is_compiling():  # a graph that is exported takes any number of examples
+            parts = list(zip(*(torch.split(t, EXAMPLES) for t in parts[0]), strict=True))
         rows = []
-        for v, x in zip(*(torch.split(t, EXAMPLES) for t in (self.variance.flatten(2), self.patches.x)), strict=True):
+        for v, x in parts:
             s = v.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
             rows.append(((s @ self.patches._replace(x=x).correlation(centre)) * s).sum(2).clamp_min(0))
         return torch.cat(rows).view(self.shape) / self.variance.shape[2:].numel() ** 2

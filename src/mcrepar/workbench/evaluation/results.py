@@ -26,7 +26,7 @@ from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Likelihood
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.module import BayesianModule
-from mcrepar.nn.moments.moment_pass import calibrate_moments
+from mcrepar.nn.moments.moment_calibration import calibrate_moments
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Prediction, predict

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mcrepar.errors import CollapseWarning, McreparError
 from mcrepar.metrics import THRESHOLDS
 from mcrepar.nn.diagnose import Diagnosis, TensorDiagnosis
-from mcrepar.nn.moments.moment_pass import calibrate_moments
+from mcrepar.nn.moments.moment_calibration import calibrate_moments
 from mcrepar.prediction import Prediction, predict
 from mcrepar.workbench.app.answer import Answer, Figure, Table, line
 from mcrepar.workbench.app.controls import Choice, Number, Switch
