@@ -115,8 +115,8 @@ class NaturalGradient(torch.optim.Optimizer):
         size = whole_number("data_size", data_size)
         given = {"lr": lr, "scale_lr": scale_lr, "weight_decay": weight_decay, "max_scale_step": max_scale_step}
         for name, value in given.items():
-            real_number(name, value, 0, closed=True)
-        real_number("momentum", momentum, 0, 1, closed=True, instead="a share such as 0.9")
+            real_number(f"NaturalGradient with {name}", value, 0, closed=True)
+        real_number("NaturalGradient with momentum", momentum, 0, 1, closed=True, instead="a share such as 0.9")
         found = _posteriors(net)
         for tensor in found:
             _check(tensor)

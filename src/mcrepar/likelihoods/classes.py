@@ -179,7 +179,7 @@ class NoisyDirichlet(Likelihood):
 
     def __init__(self, epsilon: float = 0.01) -> None:
         super().__init__()
-        self.epsilon = real_number("epsilon", epsilon, 0, instead="a number such as 0.01")
+        self.epsilon = real_number("NoisyDirichlet with epsilon", epsilon, 0, instead="a number such as 0.01")
 
     @property
     def options(self) -> dict[str, float | str]:

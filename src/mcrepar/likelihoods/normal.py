@@ -33,7 +33,7 @@ class Normal(Likelihood):
     def __init__(self, scale: float | str = 1.0) -> None:
         super().__init__()
         if scale not in ("learned", "heteroscedastic"):
-            real_number("scale", scale, 0, instead="a positive number, 'learned' or 'heteroscedastic'")
+            real_number("Normal with scale", scale, 0, instead="a positive number, 'learned' or 'heteroscedastic'")
         self.kind = scale if isinstance(scale, str) else "fixed"
         self.fixed_scale = 1.0 if isinstance(scale, str) else float(scale)
         self.register_parameter("log_scale", nn.Parameter(torch.zeros(())) if scale == "learned" else None)
