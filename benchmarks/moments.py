@@ -27,7 +27,7 @@ from mcrepar.nn.moments.moment_calibration import calibrate_moments, sampled_mom
 from mcrepar.nn.moments.moment_pass import Scaling
 from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import MomentTensor
-from mcrepar.nn.passes import holding
+from mcrepar.nn.prediction_passes import holding
 
 CHUNK, MEASURED, FITTED = 50, 8, 64  # draws at once; inputs that are measured, and that factors are fitted to
 

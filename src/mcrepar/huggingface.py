@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
 from mcrepar.nn.module import BayesianModule, bayesian, kl
-from mcrepar.nn.passes import evaluating, one_draw
+from mcrepar.nn.prediction_passes import evaluating, one_draw
 from mcrepar.objective import loss_of
 from mcrepar.validation import whole_number
 

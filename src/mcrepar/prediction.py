@@ -20,7 +20,7 @@ from mcrepar.nn.batches import Batches, Output, check_examples, with_bar
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.moments.moment_pass import output_moments
 from mcrepar.nn.moments.outputs import statistics
-from mcrepar.nn.passes import evaluating
+from mcrepar.nn.prediction_passes import evaluating
 from mcrepar.nn.stacks import draws_at_once, outputs
 from mcrepar.validation import check_generator, probability, whole_number
 

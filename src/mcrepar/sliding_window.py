@@ -16,7 +16,7 @@ from mcrepar.errors import ParameterError
 from mcrepar.likelihoods import PerVoxel
 from mcrepar.nn.batches import Output, the_tensor, with_bar
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import evaluating, one_draw
+from mcrepar.nn.prediction_passes import evaluating, one_draw
 from mcrepar.validation import check_generator, whole_number
 
 Prepare = Callable[[Tensor], Tensor]

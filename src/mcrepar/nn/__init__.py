@@ -19,7 +19,7 @@ LAYERS = (
 
 _HOMES = {
     **dict.fromkeys(LAYERS, "layers"),
-    "calibrate": "passes",
+    "calibrate": "prediction_passes",
     "ensemble": "ensembles",
     "horseshoe": "scale_mixtures",
     "horseshoe_scales": "scale_mixtures",
@@ -29,7 +29,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from mcrepar.nn.ensembles import ensemble as ensemble
     from mcrepar.nn.moments.export import moment_module as moment_module
-    from mcrepar.nn.passes import calibrate as calibrate
+    from mcrepar.nn.prediction_passes import calibrate as calibrate
     from mcrepar.nn.scale_mixtures import horseshoe as horseshoe
     from mcrepar.nn.scale_mixtures import horseshoe_scales as horseshoe_scales
 

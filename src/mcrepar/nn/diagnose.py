@@ -17,7 +17,7 @@ from mcrepar.errors import CollapseWarning, ParameterError
 from mcrepar.likelihoods import Bernoulli, Likelihood, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, check_examples, the_tensor
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import evaluating, one_draw
+from mcrepar.nn.prediction_passes import evaluating, one_draw
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 from mcrepar.validation import check_generator, whole_number

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mcrepar.likelihoods import Likelihood, likelihood_of
 from mcrepar.nn.batches import Output, the_tensor
 from mcrepar.nn.module import random_parts
-from mcrepar.nn.passes import evaluating, plain_draw
+from mcrepar.nn.prediction_passes import evaluating, plain_draw
 from mcrepar.validation import check_generator, whole_number
 
 

@@ -10,9 +10,9 @@ Invariants:
 - `SEEDING` or `MODES` is taken before the lock of a network, never after it. A fork takes all locks or none,
   and gives back those that its own thread took.
 
-Other state of the process: `passes._SWITCHED`, the layers that predictions have switched to eval mode, under `MODES`;
-`select._EMPTIED`, with the hook of all optimizers that looks there, and `layer_weight._WARNED`, weak collections
-without a lock: two threads at once give the same warning twice, at worst.
+Other state of the process: `prediction_passes._SWITCHED`, the layers that predictions have switched to eval mode, under
+`MODES`; `select._EMPTIED`, with the hook of all optimizers that looks there, and `layer_weight._WARNED`, weak
+collections without a lock: two threads at once give the same warning twice, at worst.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from mcrepar.nn.calibration import complete
 from mcrepar.nn.checkpointing import running
 from mcrepar.nn.groups import SMALL, Group
 from mcrepar.nn.module import BayesianModule
-from mcrepar.nn.passes import one_draw
+from mcrepar.nn.prediction_passes import one_draw
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import Draw, Guard, alone, frozen_weights, run, swapped
 

@@ -14,7 +14,7 @@ from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.moment_pass import check_moments, scaled, weight_moments
 from mcrepar.nn.moments.tensor import Factors, MomentTensor
-from mcrepar.nn.passes import evaluating, stored_statistics
+from mcrepar.nn.prediction_passes import evaluating, stored_statistics
 from mcrepar.nn.swap import plain_copy
 
 

@@ -14,7 +14,10 @@ from torch import Tensor
 from mcrepar.nn.moments.positions import MOST, SharedVariance, patches_of
 from mcrepar.nn.moments.tensor import Mixing, MomentTensor, Row, moments, refusal, unwritable
 
-LAYERS = {"linear", *(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))}  # these know rank-1 factors
+FACTORED = {
+    "linear",
+    *(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)),
+}  # these know rank-1 factors
 MIXED = 256  # outputs of a dense layer up to which their correlation is known
 
 
@@ -182,7 +185,7 @@ VIEWS = (
     "adjoint", "T", "mT", "H", "mH", "data",
 )  # fmt: skip
 LINEAR_RULES: Mapping[str, Row] = {
-    **{name: Row(layer, fitted=1) for name in sorted(LAYERS)},
+    **{name: Row(layer, fitted=1) for name in sorted(FACTORED)},
     "embedding": Row(embedding),
     **{name: Row(product, fitted=2) for name in ("mul", "multiply", "matmul", "__rmatmul__", "bmm", "mm", "mv", "dot")},
     "einsum": Row(einsum, fitted=2),

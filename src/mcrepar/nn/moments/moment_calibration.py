@@ -22,7 +22,7 @@ from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.moment_pass import check_moments, members_of, moments_of_parts, scaled, weight_moments
 from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import MomentTensor
-from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
+from mcrepar.nn.prediction_passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.validation import check_generator, whole_number
 
 CHUNK = 8  # draws that are in memory at once

@@ -18,7 +18,7 @@ from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor
-from mcrepar.nn.passes import calibration_of, evaluating, holding, stored_statistics
+from mcrepar.nn.prediction_passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 from mcrepar.nn.swap import frozen_weights

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.moments.elementwise_rules import ELEMENTWISE_RULES
-from mcrepar.nn.moments.linear_rules import LAYERS, LINEAR_RULES
+from mcrepar.nn.moments.linear_rules import FACTORED, LINEAR_RULES
 from mcrepar.nn.moments.normalisation_rules import NORMALISATION_RULES
 from mcrepar.nn.moments.pooling_rules import POOLING_RULES
 from mcrepar.nn.moments.tensor import MomentTensor, Row, Rule, refusal, unwritable
@@ -50,7 +50,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         raise refusal(name)
     row = found if isinstance(found, Row) else Row(found)
     random = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
-    if key not in LAYERS and any(x.factors is not None for x in random):
+    if key not in FACTORED and any(x.factors is not None for x in random):
         raise MethodError(
             f"draws='moments' with the operation {name} on a weight with random factors",
             "only dense, convolutional and embedding layers multiply by them",

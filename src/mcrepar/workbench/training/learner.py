@@ -20,7 +20,7 @@ from mcrepar.likelihoods import Likelihood, OneOfMany
 from mcrepar.nn.calibration import STATISTICS, complete
 from mcrepar.nn.description import describe_initial, restore_initial
 from mcrepar.nn.module import BayesianModule
-from mcrepar.nn.passes import evaluating
+from mcrepar.nn.prediction_passes import evaluating
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.saving import write_model
 from mcrepar.nn.swap import run as run_on
