@@ -95,8 +95,8 @@ def main() -> None:
     batches = [parts.batch(order[k * task.batch_size : (k + 1) * task.batch_size], generator) for k in range(BATCHES)]
     forwards: dict[str, Any] = {}
     for forward in FORWARDS:
-        if forward == "per_example":  # which BatchNorm does not allow
-            continue
+        if forward == "per_example" or (learner.model.members and forward != "weights"):
+            continue  # BatchNorm does not allow the former; rank-1 factors have one forward
         learner.model.mode = forward
         forwards[forward] = of_forward(learner, batches)
         print(forward, json.dumps(forwards[forward]), flush=True)
