@@ -117,19 +117,19 @@ def simulation_block(found: dict[str, Any]) -> list[str]:
 
 def noise_block(found: dict[str, Any]) -> list[str]:
     """Shares of the gradient's variance."""
-    first = next(iter(found["runs"].values()))
-    forwards = " | ".join(first["forwards"])
+    forwards = list(dict.fromkeys(name for run in found["runs"].values() for name in run["forwards"]))
     lines = [
         f"The variance of the gradient of a trained network, batch {found['batch size']}, over that of the minibatch "
         "alone: the noise that a draw of the weights adds, by each forward, and that of the KL estimated from M draws "
         "(`benchmarks/gradient_noise.py`):", "",
-        f"| network | parameters | {forwards} | KL, M = 1 | KL, M = 100 |",
-        "|---|---|" + "---|" * (len(first["forwards"]) + 2),
+        f"| network | parameters | {' | '.join(forwards)} | KL, M = 1 | KL, M = 100 |",
+        "|---|---|" + "---|" * (len(forwards) + 2),
     ]  # fmt: skip
     for name, run in found["runs"].items():
         for kind in ("means", "log scales"):
             unit = sum(row[kind]["minibatch"] for row in run["forwards"].values()) / len(run["forwards"])
-            cells = [f"{row[kind]['weights'] / unit:.2f}" for row in run["forwards"].values()]
+            rows = [run["forwards"].get(name) for name in forwards]
+            cells = ["-" if row is None else f"{row[kind]['weights'] / unit:.2f}" for row in rows]
             cells += [f"{run['kl'][draws][kind] / unit:.1g}" for draws in ("1", "100")]
             lines.append(f"| {name.replace('_', ' ')} | {kind} | {' | '.join(cells)} |")
     return lines
