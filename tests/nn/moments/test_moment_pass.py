@@ -387,3 +387,54 @@ def test_a_word_that_is_misspelled_is_answered_with_the_right_one():
         predict(bnn, torch.zeros(5, 3), draws="moment")
     with pytest.raises(ParameterError, match="a whole number or 'moments'"):
         mcrepar.elbo(bnn, "normal", torch.zeros(5, 3), torch.zeros(5, 1), data_size=5, draws="moment")
+
+
+def test_a_network_with_operations_in_place_trains():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 3)
+    bnn = bayesian(nn.Sequential(*layers), posterior="normal")
+    x, y = torch.randn(6, 1, 8, 8), torch.randint(3, (6,))
+    mcrepar.elbo(bnn, "categorical", x, y, data_size=6, draws="moments").loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in bnn.parameters())
+
+
+def test_inference_mode_and_fewer_digits():
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10, bias=False)
+    )
+    bnn = bayesian(net.bfloat16(), posterior="normal", select=["0.*"], initial_std=0.5)
+    with torch.inference_mode():
+        found = predict(bnn, torch.randn(4, 1, 8, 8).bfloat16(), draws="moments", likelihood="categorical")
+    assert bool(found.mutual_information.isfinite().all())
+
+
+class Heads(nn.Module):
+    """Two outputs, of which the first is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = nn.Linear(5, 8), nn.Linear(8, 3), nn.Linear(8, 1)
+        self.double()
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.second(h), self.third(h)
+
+
+def test_the_last_factor_is_that_of_the_output_that_was_asked_for():
+    bnn, fitted = bayesian(Heads(), posterior="normal", initial_std=0.5), []
+    for options in ({}, {"likelihood": "categorical"}):
+        calibrate_moments(bnn, X, draws=32, generator=seeded(0), output=0, **options)
+        fitted.append([row.factor for row in bnn.calibration.moment_factors])
+    assert fitted[0][0] == fitted[1][0]
+    assert fitted[0][1] != fitted[1][1]
+    assert fitted[0][2] == fitted[1][2]
+
+
+def test_calibration_checks_the_output():
+    with pytest.raises(ParameterError, match="without halves"):
+        calibrate_moments(
+            bayesian(nn.Linear(5, 3).double()), X, likelihood=mcrepar.likelihoods.Normal("heteroscedastic")
+        )

@@ -462,3 +462,50 @@ def test_an_operation_in_place_forgets_what_outputs_shared():
     assert y.mixing is not None
     y.mul_(2.0)
     assert y.mixing is None
+
+
+SMOOTH_IN_PLACE = {
+    "tanh_": lambda x: x.tanh_(),
+    "sigmoid_": lambda x: x.sigmoid_(),
+    "pow_": lambda x: x.pow_(3),
+    "elu_": lambda x: F.elu_(x),
+    "relu_": lambda x: x.relu_(),
+    "mul_": lambda x: x.mul_(x),
+    "silu": lambda x: F.silu(x, inplace=True),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH_IN_PLACE)
+@pytest.mark.parametrize("grad", [False, True])
+def test_operations_in_place_are_those_out_of_place(name, grad):
+    """With gradients too, for which their input is saved."""
+    out_of_place = {
+        "tanh_": torch.tanh,
+        "sigmoid_": torch.sigmoid,
+        "pow_": lambda x: x.pow(3),
+        "elu_": F.elu,
+        "relu_": torch.relu,
+        "mul_": lambda x: x * x,
+        "silu": F.silu,
+    }
+    found = []
+    for operation in (SMOOTH_IN_PLACE[name], out_of_place[name]):
+        m, v = (t.clone().requires_grad_(grad) for t in (random(4, 3).expectation, random(4, 3).variance))
+        with torch.set_grad_enabled(grad):
+            y = operation(MomentTensor(m * 1.0, v * 1.0))
+            gradients = torch.autograd.grad((y.expectation + 2 * y.variance).sum(), (m, v)) if grad else ()
+        found.append((y.expectation.detach(), y.variance.detach(), *gradients))
+    torch.testing.assert_close(*found)
+
+
+def test_bicubic_interpolation_is_refused():
+    with pytest.raises(MethodError, match="bicubic"):
+        F.interpolate(random(1, 2, 4, 4), scale_factor=2, mode="bicubic")
+
+
+@pytest.mark.parametrize("write", [lambda y: y.__setitem__((slice(None), 0), 0.0), lambda y: y[:, :1].mul_(0.0)])
+def test_outputs_that_were_written_to_share_nothing(write):
+    y = F.linear(random(4, 3), fixed(2, 3))
+    assert y.mixed() is not None
+    write(y)
+    assert y.mixed() is None

@@ -38,7 +38,7 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
         share = _along(factors.inputs, x, channel)
         mean, u = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x * x, share)
         variance = torch.addcmul(call(u, factors.square), mean * mean, _along(factors.outputs, mean, channel))
-        xv = u / (1 - share)  # of s o x / E s, which all outputs share
+        xv = u / (1 - share).clamp_min(torch.finfo(u.dtype).eps)  # of s o x / E s, which all outputs share
         mean = mean if b is None else mean + _along(b, mean, channel)
     else:
         mean = call(x, w, b)
@@ -48,7 +48,7 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
         constant = bv.mean() / wv.mean() if bv is not None and wv is not None else None
         result.patches = patches_of(func, x, w, *rest, constant=constant, **named)
     if channel == -1 and mean.dim() == 2 and xv is not None and mean.shape[1] <= MIXED:
-        result.mixing = Mixing(w, xv, result.variance)
+        result.mix(Mixing(w, xv, result.variance))
     return result
 
 
@@ -169,6 +169,7 @@ def set_item(func: Any, x: Any, index: Any, value: Any) -> None:
     if not isinstance(x, MomentTensor):
         raise unwritable("torch.cat and torch.stack in the network")
     mean, variance = moments(value)
+    x.mix(None)
     x.expectation[index] = mean
     x.variance[index] = 0.0 if variance is None else variance
     for k, sample in enumerate(x.samples):

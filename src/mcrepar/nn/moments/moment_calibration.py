@@ -67,7 +67,9 @@ def calibrate_moments(
             if not bool(tensor.isfinite().all()):
                 raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")
         with holding(moments_of_parts(bnn, 0)), fitting("calibrate_moments(bnn, x)", bnn, *call):
-            scaled(bnn, (), output, *call)  # what has no rule is refused before anything is drawn
+            mean = scaled(bnn, (), output, *call).mean  # what has no rule is refused before anything is drawn
+        if chosen is not None:
+            chosen.check_output(mean)
         found: list[list[MomentFactor]] = []
         for member in range(members_of(bnn)):
             found.append(_fit(bnn, call, draws, generator, chosen, output, member, found[0] if found else None))
@@ -102,7 +104,7 @@ def _fit(
             out = the_tensor(net(*args, **kwargs), output)
         if isinstance(out, MomentTensor):
             note("output", out)
-            logits += out.samples if out.mixing is not None and isinstance(likelihood, OneOfMany) else ()
+            logits += out.samples if out.mixed() is not None and isinstance(likelihood, OneOfMany) else ()
     variances = [(second - first.square() / draws) / (draws - 1) for first, second in sums]
 
     def fit(name: str, result: MomentTensor) -> MomentTensor:
@@ -116,14 +118,17 @@ def _fit(
         here = float(variance.double().sum())
         factor = float(variances[k].sum()) / here if here > 0 else 1.0
         found.append(MomentFactor(name, factor, centre))
-        return MomentTensor(result.expectation, variance * factor)
+        made = MomentTensor(result.expectation, variance * factor)
+        made.place = k
+        return made
 
     with holding(moments_of_parts(net, member)), settling(fit):
         out = the_tensor(net(*args, **kwargs), output)
     if found and isinstance(out, MomentTensor) and likelihood is not None:
         drawn, here = _decisive(likelihood, out, variances[-1], logits)
         if drawn > 0 and here > 0:  # not where all classes are certain
-            found[-1] = found[-1]._replace(factor=found[-1].factor * drawn / here)
+            last = found[out.place]  # of the operation that gave the output, else the last one
+            found[out.place] = last._replace(factor=last.factor * drawn / here)
     return found
 
 
@@ -135,13 +140,14 @@ def _decisive(
     For classes with a known correlation it is sum_c p_c Var(u_c - sum_d p_d u_d), to first order twice the mutual
     information: logits that rise and fall together decide nothing.
     """
-    if not logits or out.mixing is None:
+    mixing = out.mixed()
+    if not logits or mixing is None:
         weight = likelihood.aleatoric(out.expectation).double()
         if weight.shape != out.shape:  # outputs of several kinds
             return 0.0, 0.0
         return float((weight * variance).sum()), float((weight * out.variance).sum())
     p, u = likelihood.mean(out.expectation).double(), torch.stack([*logits]).double()
-    root = out.mixing.root().double() * out.variance.sqrt().unsqueeze(2)  # of the covariance, (examples, C, C)
+    root = mixing.root().double() * out.variance.sqrt().unsqueeze(2)  # of the covariance, (examples, C, C)
     found = []
     for away in ((u - u.mean(0)) / math.sqrt(len(u) - 1), root.movedim(2, 0)):  # (draws or C, examples, C)
         found.append(float(((p * away.square()).sum(2) - (p * away).sum(2).square()).sum()))

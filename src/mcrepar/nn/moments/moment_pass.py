@@ -135,7 +135,7 @@ def scaled(
         scaling.check()
     if not isinstance(out, MomentTensor):
         return Moments(out, torch.zeros_like(out))
-    return Moments(out.expectation, out.variance, out.mixing)
+    return Moments(out.expectation, out.variance, out.mixed())
 
 
 def moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:

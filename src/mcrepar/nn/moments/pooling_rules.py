@@ -113,11 +113,18 @@ def amax(func: Any, x: MomentTensor, dim: Any = (), keepdim: bool = False) -> Mo
     return MomentTensor(m, v)
 
 
+def interpolate(func: Any, input: MomentTensor, *rest: Any, **named: Any) -> Any:
+    """As if the neighbours that it mixes were equal; weights below 0 would give variances below 0."""
+    if "bicubic" in (*rest, named.get("mode")):
+        raise refusal("interpolate with mode='bicubic'")
+    return view(func, input, *rest, **named)
+
+
 POOLING_RULES: Mapping[str, Row] = {
     **{f"avg_pool{d}d": Row(partial(average_pool, d), fitted=1) for d in (1, 2, 3)},
     **{f"adaptive_avg_pool{d}d": Row(adaptive_average_pool, fitted=1) for d in (1, 2, 3)},
     **{f"max_pool{d}d": Row(partial(max_pool, d), fitted=1) for d in (1, 2, 3)},
     **{f"adaptive_max_pool{d}d": Row(partial(adaptive_max_pool, d), fitted=1) for d in (1, 2, 3)},
     "amax": Row(amax, fitted=1),
-    "interpolate": Row(view, fitted=1),  # as if the neighbours that it mixes were equal
+    "interpolate": Row(interpolate, fitted=1),
 }

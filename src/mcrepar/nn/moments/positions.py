@@ -19,6 +19,11 @@ MOST = 256  # positions that are compared with one another
 EXAMPLES = 64  # whose correlations are in memory at once
 
 
+def version(t: Tensor) -> int:
+    """How often a tensor was written to; of inference tensors torch does not count it."""
+    return 0 if t.is_inference() else t._version
+
+
 class Patches(NamedTuple):
     """The input patches of a convolution, one for every position of its output."""
 
@@ -32,7 +37,7 @@ class Patches(NamedTuple):
 
     def unchanged(self) -> bool:
         """Whether the input is still there."""
-        return self.x._version == self.version
+        return version(self.x) == self.version
 
     def centre(self) -> Tensor:
         """The mean of every channel."""
@@ -68,7 +73,7 @@ def patches_of(
     steps, pads, gaps = (
         (v,) * dims if isinstance(v, int) else tuple(v) * (dims // len(v)) for v in (stride, padding, dilation)
     )
-    return Patches(x, weight.shape[2:], steps, pads, gaps, x._version, constant)
+    return Patches(x, weight.shape[2:], steps, pads, gaps, version(x), constant)
 
 
 class SharedVariance(NamedTuple):

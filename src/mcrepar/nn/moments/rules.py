@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
@@ -49,6 +52,9 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     if found is None or kwargs.get("out") is not None:
         raise refusal(name)
     row = found if isinstance(found, Row) else Row(found)
+    target = args[0]
+    if inside:
+        func, args, kwargs = _out_of_place(func, name, target, args, kwargs)
     random = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
     if key not in FACTORED and any(x.factors is not None for x in random):
         raise MethodError(
@@ -64,8 +70,23 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         result = settle(key, result)
     if isinstance(result, MomentTensor):
         before = (x.patches for x in random if x.patches is not None and x.shape == result.shape)
-        result.patches, result.mixing = patches or (next(before, None) if key in POINTWISE else None), mixing
-    return _written(args[0], result) if inside else result
+        result.patches = patches or (next(before, None) if key in POINTWISE else None)
+        result.mix(mixing)
+    return _written(target, result) if inside else result
+
+
+def _out_of_place(
+    func: Callable[..., Any], name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The same operation with a result of its own, on a copy of what it would write to: backward needs its input."""
+    if name.endswith("_"):
+        func = next(getattr(place, name[:-1]) for place in (Tensor, torch, F) if hasattr(place, name[:-1]))
+    if not isinstance(target, MomentTensor) or not torch.is_grad_enabled():
+        return func, args, kwargs
+    copy = MomentTensor(target.expectation.clone(), target.variance.clone(), target.factors, target.samples)
+    copy.patches = target.patches
+    args, kwargs = pytree.tree_map_only(MomentTensor, lambda x: copy if x is target else x, (args, kwargs))
+    return func, args, kwargs
 
 
 def _sample(func: Any, args: Any, kwargs: Any, random: list[MomentTensor], result: Any) -> None:
@@ -89,5 +110,6 @@ def _written(target: MomentTensor, result: MomentTensor) -> MomentTensor:
     for old, new in [*pairs, *zip(target.samples, result.samples, strict=True)]:
         if new is not old:
             old.copy_(new)
-    target.patches, target.mixing = result.patches, result.mixing
+    target.patches = result.patches
+    target.mix(result.mixing)
     return target

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.forwards.layer_weight import LOOKS, PROPERTIES
-from mcrepar.nn.moments.positions import Patches, SharedVariance
+from mcrepar.nn.moments.positions import Patches, SharedVariance, version
 
 DECISIONS = {
     "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__", "item", "tolist", "numpy",
@@ -26,6 +26,7 @@ SHAPED = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
     "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
+LARGEST_RATIO = 1e30  # of variances, whose squares are finite
 TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
@@ -60,7 +61,9 @@ class Mixing(NamedTuple):
         """A root of the correlation matrix of every example's outputs, (examples, outputs, outputs)."""
         dtype = torch.promote_types(self.outputs.dtype, torch.float32)
         weight, x, y = (t.to(dtype) for t in self)
-        rows = weight * (x.unsqueeze(1) / y.clamp_min(torch.finfo(dtype).tiny).unsqueeze(2)).sqrt()
+        ratio = x.unsqueeze(1) / y.clamp_min(torch.finfo(dtype).tiny).unsqueeze(2)
+        rows = weight * ratio.clamp_max(LARGEST_RATIO).sqrt()
+        rows = rows / rows.square().sum(2, keepdim=True).clamp_min(1.0).sqrt()  # Var y may be rounded to fewer digits
         shared = rows @ rows.mT
         shared.diagonal(dim1=1, dim2=2).fill_(1 + TIES)
         root: Tensor = torch.linalg.cholesky(shared)
@@ -90,6 +93,8 @@ class MomentTensor(Tensor):
     samples: tuple[Tensor, ...]
     patches: Patches | None = None  # of the convolution that it comes from, without a change of positions since
     mixing: Mixing | None = None  # of the dense layer that it is the output of
+    written: int = 0  # the version of the variance for which that holds
+    place: int = -1  # among the operations with factors, while these are fitted
     shared: SharedVariance | None = None  # of a mean over all positions, its variance where they depend on each other
 
     @staticmethod
@@ -102,6 +107,14 @@ class MomentTensor(Tensor):
         self, expectation: Tensor, variance: Tensor, factors: Factors | None = None, samples: tuple[Tensor, ...] = ()
     ) -> None:
         self.expectation, self.variance, self.factors, self.samples = expectation, variance, factors, samples
+
+    def mix(self, mixing: Mixing | None) -> None:
+        """Say what outputs share, for as long as nothing is written to them."""
+        self.mixing, self.written = mixing, version(self.variance)
+
+    def mixed(self) -> Mixing | None:
+        """What outputs share; None where they have been written to."""
+        return self.mixing if version(self.variance) == self.written else None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"MomentTensor(expectation={self.expectation}, variance={self.variance})"
