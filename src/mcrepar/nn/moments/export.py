@@ -70,7 +70,9 @@ def moment_module(bnn: nn.Module, *, output: Output = None) -> MomentModule:
     if not isinstance(bnn, BayesianModule) or bnn.members > 1:
         what = "it has several members" if isinstance(bnn, BayesianModule) else "it is put together by hand"
         raise MethodError(
-            "moment_module(bnn)", f"{what}, and the module holds one pass through one network", "nn.ensemble"
+            "moment_module(bnn)",
+            f"{what}, and the module holds one pass through one network",
+            "predict(bnn, x, draws='moments')",
         )
     check_moments(bnn)
     with evaluating(bnn), torch.no_grad():
