@@ -131,8 +131,8 @@ PRIORS = {
 def test_a_table_gives_what_the_quadrature_of_every_weight_gives(name, monkeypatch):
     q, p = many(name=name), PRIORS[name]()
     integrated = []
-    whole = method.expectation
-    monkeypatch.setattr(method, "expectation", lambda w, most: integrated.append(len(w.scale)) or whole(w, most))
+    whole = method.integrate
+    monkeypatch.setattr(method, "integrate", lambda w, most: integrated.append(len(w.scale)) or whole(w, most))
     value, slopes = value_and_slopes(q, p)
     assert sum(integrated) < q.numel / 2, "no table was used"
     monkeypatch.setattr(method, "FROM", math.inf)
@@ -148,8 +148,8 @@ def test_a_table_is_kept_between_steps_and_built_anew_out_of_its_range(monkeypat
     q, p = many(6000), prior("mixture", scale2=0.31)
     loc, log_scale = q.learned
     method._kept.cache_clear()
-    integrated, whole = [], method.expectation
-    monkeypatch.setattr(method, "expectation", lambda w, most: integrated.append(len(w.scale)) or whole(w, most))
+    integrated, whole = [], method.integrate
+    monkeypatch.setattr(method, "integrate", lambda w, most: integrated.append(len(w.scale)) or whole(w, most))
     kl_divergence(q, p, "quad")
     first = method._kept.cache_info().misses
     integrated.clear()
