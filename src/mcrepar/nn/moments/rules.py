@@ -80,7 +80,8 @@ def _out_of_place(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The same operation with a result of its own, on a copy of what it would write to: backward needs its input."""
     if name.endswith("_"):
-        func = next(getattr(place, name[:-1]) for place in (Tensor, torch, F) if hasattr(place, name[:-1]))
+        found = (getattr(place, name[:-1], None) for place in (Tensor, torch, F))
+        func = next((f for f in found if f is not None), func)  # a rule of one's own may have no other spelling
     if not isinstance(target, MomentTensor) or not torch.is_grad_enabled():
         return func, args, kwargs
     copy = MomentTensor(target.expectation.clone(), target.variance.clone(), target.factors, target.samples)
