@@ -4,7 +4,8 @@ python benchmarks/predict.py [--out FOLDER]
 
 ResNet-20 (batch 64) and PreActResNet-18 (batch 16) on images of 32 x 32, one thread. Seconds are CPU time of this
 process, the fastest of ten rounds in which all cases take turns: other work on the machine disturbs them less than
-wall-clock time. Memory is the peak of a fresh process above what it held before the pass (Linux).
+wall-clock time. Memory is the peak of a fresh process above what it held before the pass (Linux), where every large
+block that is freed goes back at once: gaps in the heap would be counted otherwise, which differ from run to run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -53,6 +55,7 @@ def fastest(cases: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 def peak(name: str, structure: str | None) -> int:
     """The most bytes that a fresh process holds during one pass, above what it held before."""
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read by the C library when the new process starts
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return int(pool.apply(_peak, (name, structure)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,19 +31,19 @@ def root(v: Tensor) -> Tensor:
     return v.clamp_min(math.sqrt(torch.finfo(v.dtype).tiny)).sqrt()
 
 
-def blockwise(f: Callable[[Tensor, Tensor], Pair], m: Tensor, v: Tensor) -> Pair:
-    """f(m, v) for a function of single numbers, without a graph, in blocks where memory has no gaps."""
+def blockwise(f: Callable[..., Pair], m: Tensor, v: Tensor) -> Pair:
+    """f(m, v) for a function of single numbers, without a graph, in blocks where memory has no gaps.
+
+    f(m, v, mean, variance) writes its result to the latter two, which are None where it shall make them.
+    """
     if m.device.type != "cpu" or m.numel() <= BLOCK or torch.compiler.is_compiling():
         return f(m, v)
     out, spread = torch.empty_like(m), torch.empty_like(v)
     if not m.stride() == v.stride() == out.stride():
         return f(m, v)
-    flat = [t.as_strided((t.numel(),), (1,)) for t in (m, v, out, spread)]
-    for k in range(0, m.numel(), BLOCK):
-        mk, vk, ok, sk = (t[k : k + BLOCK] for t in flat)
-        first, second = f(mk, vk)
-        ok.copy_(first)
-        sk.copy_(second)
+    flat = [torch.split(t.as_strided((t.numel(),), (1,)), BLOCK) for t in (m, v, out, spread)]
+    for block in zip(*flat, strict=True):
+        f(*block)
     return out, spread
 
 
@@ -74,16 +75,16 @@ class _Relu(torch.autograd.Function):
         )
 
 
-def _relu_block(m: Tensor, v: Tensor) -> Pair:
+def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None) -> Pair:
     s = root(v)
     a = (m / s).clamp_(-BEYOND, BEYOND)
     e, q = torch.erf(a * ROOT_HALF), a * a
     phi = torch.exp(q * -0.5).mul_(DENSITY)
     upper = e.mul(0.5).add_(0.5)
-    mean = torch.addcmul(s.mul_(phi), m, upper)
+    mean = torch.addcmul(s.mul_(phi), m, upper, out=mean)
     q.addcmul_(q, e.square(), value=-1)  # a^2 (1 - e^2)
     upper.add_(q, alpha=0.25).addcmul_(a.mul_(e).add_(phi), phi, value=-1)
-    return mean, upper.mul_(v).clamp_min_(0.0)
+    return mean, torch.mul(upper, v, out=variance).clamp_min_(0.0)
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
@@ -149,7 +150,7 @@ class _Smooth(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
-        pair = blockwise(lambda m, v: _quadrature(f, m, v), m, v)
+        pair = blockwise(partial(_quadrature, f), m, v)
         ctx.f = f
         ctx.save_for_backward(m, v, pair[0])
         return pair
@@ -170,9 +171,11 @@ class _Smooth(torch.autograd.Function):
         return None, by_m, by_s / (2 * s)
 
 
-def _quadrature(f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
+def _quadrature(
+    f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None
+) -> Pair:
     s, centre = v.sqrt(), f(m)
-    mean, second = torch.zeros_like(m), torch.zeros_like(m)
+    mean, second = (torch.zeros_like(m) if t is None else t.zero_() for t in (mean, variance))
     for x, w in normal_nodes(NODES):
         d = f(torch.add(m, s, alpha=x)).sub_(centre)
         mean.add_(d, alpha=w)

@@ -36,9 +36,10 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
 
     if factors is not None:  # Var r o (Wbar (s o x)) = r_v / r^2 y^2 + (Wbar^2 E r^2 E s^2) (x_v + s_v / E s^2 x^2)
         share = _along(factors.inputs, x, channel)
-        mean, u = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x * x, share)
-        variance = torch.addcmul(call(u, factors.square), mean * mean, _along(factors.outputs, mean, channel))
-        xv = u / (1 - share).clamp_min(torch.finfo(u.dtype).eps)  # of s o x / E s, which all outputs share
+        mean, noise = call(x, w), x * x * share if xv is None else torch.addcmul(xv, x, x * share)
+        variance = _plus(call(noise, factors.square), mean, mean * _along(factors.outputs, mean, channel))
+        if channel == -1:  # of s o x / E s, which all outputs of a dense layer share
+            xv = noise / (1 - share).clamp_min(torch.finfo(noise.dtype).eps)
         mean = mean if b is None else mean + _along(b, mean, channel)
     else:
         mean = call(x, w, b)
@@ -50,6 +51,11 @@ def layer(func: Any, input: Any, weight: Any, bias: Any = None, *rest: Any, **na
     if channel == -1 and mean.dim() == 2 and xv is not None and mean.shape[1] <= MIXED:
         result.mix(Mixing(w, xv, result.variance))
     return result
+
+
+def _plus(t: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """t + a b, in the memory of t where no graph needs it."""
+    return torch.addcmul(t, a, b) if torch.is_grad_enabled() else t.addcmul_(a, b)
 
 
 def _along(values: Tensor, like: Tensor, channel: int) -> Tensor:
