@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -207,8 +208,7 @@ class Ivon(Deterministic):
     """The deterministic network under the optimizer IVON (package ivon-opt), with its README's settings."""
 
     def __init__(self, task: Task, data_size: int) -> None:
-        import ivon  # of the peers' environment
-
+        ivon = importlib.import_module("ivon")  # of the peers' environment
         net = task.network()
         rate, decay = 2 * task.learning_rate, task.weight_decay
         Learner.__init__(self, net, ivon.IVON(net.parameters(), rate, ess=data_size, weight_decay=decay, hess_init=0.1))
@@ -231,6 +231,20 @@ class Ivon(Deterministic):
             with self.optimizers[0].sampled_params():  # type: ignore[attr-defined]
                 answers.append(super().predict(x, 1))
         return average(answers)
+
+
+class BayesianTorch(Dropout):
+    """The package bayesian-torch as its README uses it: Adam, a Normal(0, 1) prior, KL / batch size."""
+
+    def __init__(self, task: Task, data_size: int) -> None:
+        self.peer = importlib.import_module("bayesian_torch.models.dnn_to_bnn")  # of the peers' environment
+        net, start = task.network(), {"posterior_mu_init": 0.0, "posterior_rho_init": -3.0}
+        options = {"prior_mu": 0.0, "prior_sigma": 1.0, "type": "Reparameterization", "moped_enable": False}
+        self.peer.dnn_to_bnn(net, {**options, **start, "moped_delta": 0.5})
+        Learner.__init__(self, net, torch.optim.Adam(net.parameters(), 1e-3))
+
+    def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
+        return super().loss(x, y, progress) + self.peer.get_kl_loss(self.model) / len(x)
 
 
 class Bayesian(Learner):

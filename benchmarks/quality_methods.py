@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from quality_learners import Bayesian, Deterministic, Dropout, Ensemble, Ivon, LastLayerLaplace, Learner
+from quality_learners import (
+    Bayesian,
+    BayesianTorch,
+    Deterministic,
+    Dropout,
+    Ensemble,
+    Ivon,
+    LastLayerLaplace,
+    Learner,
+)
 from quality_tasks import Task
 
 import mcrepar
@@ -49,6 +58,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "ensemble of 5": Ensemble,
     "last-layer Laplace": LastLayerLaplace,
     "ivon": Ivon,
+    "bayesian-torch": BayesianTorch,
     "rank1 normal .1": rank1(0.1, 0.05),
     "rank1 normal .3": rank1(0.3, 0.15),
     "rank1 normal 1": rank1(1.0, 0.15),

@@ -27,6 +27,8 @@ def test_classification_calls_every_metric(classes):
     assert scores["augrc"] == metrics.augrc(top, wrong)
     assert scores["coverage_at_5_risk"] == metrics.coverage_at_risk(top, wrong, 0.05)
     assert scores["risk_at_80_coverage"] == metrics.risk_at_coverage(top, wrong, 0.8)
+    half = top >= np.sort(top)[::-1][-(-len(top) // 2) - 1]  # the largest half of the probabilities, and ties
+    assert scores["accuracy_at_50_coverage"] == pytest.approx(1 - np.mean(wrong[half]))
     assert (scores["entropy"], scores["mutual_information"]) == (0.5, 99.5)
     assert set(scores) <= set(METRICS)
 

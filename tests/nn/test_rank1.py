@@ -260,6 +260,15 @@ def test_refusals(make, message):
         make()
 
 
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_an_empty_batch_has_an_empty_output(name, members):
+    layer, x = {"linear": (nn.Linear(3, 4), torch.ones(0, 3)), "conv2d": (nn.Conv2d(3, 4, 1), torch.ones(0, 3, 2, 2))}[
+        name
+    ]
+    assert bayesian(layer, structure="rank1", members=members)(x).shape == (0, 4, *x.shape[2:])
+
+
 def test_rows_that_are_no_multiple_of_the_batch_are_refused():
     class Folded(nn.Module):
         def __init__(self) -> None:

@@ -80,6 +80,11 @@ def _mean(values: Floats | None) -> float | None:
     return None if values is None else float(values.mean())
 
 
+def _confident_half(c: Classes) -> float:
+    score, wrong = c.ranking
+    return 1 - risk_at_coverage(score, wrong, 0.5)
+
+
 def _log_likelihood(n: Numbers) -> float | None:
     return None if n.means is None or n.variances is None else log_likelihood(n.means, n.variances, n.y)
 
@@ -126,6 +131,9 @@ CLASSIFICATION: Mapping[str, MetricRow] = {
     "risk_at_80_coverage": MetricRow(
         "Risk at 80 % coverage", "error rate on the most confident 80 % of the examples", "lower",
         lambda c: risk_at_coverage(*c.ranking), True),
+    "accuracy_at_50_coverage": MetricRow(
+        "Accuracy at 50 % coverage", "share of right answers on the most confident half of the examples", "higher",
+        _confident_half, True),
     "entropy": MetricRow("Mean entropy", "whole uncertainty of an answer, in nats", "", lambda c: _mean(c.entropy)),
     "mutual_information": MetricRow(
         "Mean mutual information", "part of it that is doubt about the weights, in nats: what more data would remove",

@@ -281,7 +281,7 @@ def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int,
                 "a network whose activations keep the batch in dimension 0, or structure='weights'",
             )
         factors = factors.repeat_interleave(len(like) // len(factors), 0)  # rows of an example are neighbours
-    return factors.view([factors.shape[k] if k == 0 else -1 if k == channel else 1 for k in range(like.dim())])
+    return factors.view([len(factors), *(factors.shape[1] if k == channel else 1 for k in range(1, like.dim()))])
 
 
 def factors(bnn: BayesianModule, batch: int, first: int | Tensor = 0) -> dict[str, tuple[Tensor, Tensor | None]]:
@@ -300,7 +300,7 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
     """The network's output, every example with factors of its own."""
     start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
     first = start if torch.compiler.is_compiling() else int(start)  # a graph does not read a number
-    found = factors(bnn, examples(args, kwargs), first)
+    found = factors(bnn, max(examples(args, kwargs), 1), first)  # an empty batch has an empty output
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:
         assert isinstance(tensor, RankOne)

@@ -96,14 +96,14 @@ def _message(error: Exception) -> str:
 
 
 def _parser() -> ArgumentParser:
-    from jsonargparse import ArgumentParser
+    from mcrepar.workbench.parser import Parser
 
-    parser = ArgumentParser(prog="mcrepar", description="Bayesian neural networks: train, evaluate, explain.")
+    parser = Parser(prog="mcrepar", description="Bayesian neural networks: train, evaluate, explain.")
     parser.add_argument("--version", action="version", version=f"mcrepar {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subcommands(dest="command")
     for name, command in COMMANDS.items():
-        subparser = ArgumentParser(description=command.summary, usage=command.usage)
+        subparser = Parser(description=command.summary, usage=command.usage)
         command.arguments(subparser)
         commands.add_subcommand(name, subparser, help=command.summary)
     return parser

@@ -1,5 +1,7 @@
 """From mean and variance of an output to a prediction: classes that share the noise of the last layer's inputs."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -54,17 +56,45 @@ def test_inputs_without_noise_give_independent_outputs():
     torch.testing.assert_close(root @ root.mT, torch.eye(3).double().expand(2, 3, 3), atol=2e-3, rtol=0)
 
 
+def test_log_softmax_keeps_what_its_logits_share():
+    """To first order it subtracts sum_d p_d u_d: the covariance is A C A^T with A = 1 - 1 p^T."""
+    x = MomentTensor(randn(2, 4), randn(2, 4, seed=3).square())
+    w = MomentTensor(randn(3, 4, seed=4), 0.1 * randn(3, 4, seed=5).square())
+    logits = F.linear(x, w)
+    logits = MomentTensor(
+        logits.expectation, logits.variance * torch.tensor([2.0, 1.0, 0.5]).double()
+    )  # fitted factors
+    logits.mix(F.linear(x, w).mixing)
+    y = F.log_softmax(logits, 1)
+    root, p = logits.mixing.root(), y.expectation.exp()
+    spread = (root @ root.mT) * (logits.variance.unsqueeze(1) * logits.variance.unsqueeze(2)).sqrt()
+    a = torch.eye(3).double() - p.unsqueeze(1)
+    wanted = a @ spread @ a.mT
+    torch.testing.assert_close(y.variance, wanted.diagonal(dim1=1, dim2=2), rtol=0.01, atol=0)  # ties add .001
+    found = y.mixing.root() * y.variance.sqrt().unsqueeze(2)
+    torch.testing.assert_close(found @ found.mT, wanted, rtol=0, atol=0.005 * float(wanted.max()))
+
+
+def test_large_log_softmax_is_taken_for_independent(monkeypatch):
+    monkeypatch.setattr("mcrepar.nn.moments.tensor.LARGEST_MIXING", 2 * 3 * 7 - 1)
+    y = F.linear(MomentTensor(randn(2, 4), torch.ones(2, 4).double()), randn(3, 4))
+    assert y.mixing is not None
+    assert F.log_softmax(y, 1).mixing is None
+
+
+@pytest.mark.parametrize("batch_size", [40, 7])
 @pytest.mark.parametrize("options", [{}, {"structure": "rank1"}, {"structure": "rank1", "members": 2}])
-def test_mutual_information_is_that_of_draws(options):
+@pytest.mark.parametrize("end", [nn.Identity, partial(nn.LogSoftmax, 1)], ids=["logits", "log_softmax"])
+def test_mutual_information_is_that_of_draws(options, end, batch_size):
     """Random features before a last layer without noise of its own: classes are far from independent."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 6)).double()
+    net = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 6), end()).double()
     with torch.no_grad():
         net[1].weight[1:] = net[1].weight[:1] + 0.2 * net[1].weight[1:]  # classes rise and fall together
         net[1].weight.mul_(5)
     bnn = bayesian(net, posterior="normal", select=["0.weight"], initial_std=0.3, **options)
     x = randn(40, 4)
-    one = predict(bnn, x, draws="moments", likelihood="categorical", generator=seeded(1))
+    one = predict(bnn, x, draws="moments", likelihood="categorical", generator=seeded(1), batch_size=batch_size)
     many = predict(bnn, x, draws=4000, likelihood="categorical", generator=seeded(2))
     ratio = one.mutual_information.mean() / many.mutual_information.mean()
     assert not one.probs.requires_grad

@@ -509,3 +509,16 @@ def test_outputs_that_were_written_to_share_nothing(write):
     assert y.mixed() is not None
     write(y)
     assert y.mixed() is None
+
+
+@pytest.mark.parametrize("name", ["view_as", "reshape_as", "expand_as", "type_as"])
+def test_of_a_random_argument_a_view_takes_the_shape_alone(name):
+    x, like = MomentTensor(fixed(2, 3), fixed(2, 3).square()), MomentTensor(fixed(2, 3), torch.ones(2, 3).double())
+    x.samples, like.samples = (fixed(2, 3),), (fixed(2, 3),)
+    y = getattr(x, name)(like)
+    assert torch.equal(y.expectation, x.expectation)
+    assert torch.equal(y.variance, x.variance)
+    assert torch.equal(y.samples[0], x.samples[0])
+    plain = getattr(fixed(2, 3), name)(like)
+    assert type(plain) is torch.Tensor
+    assert torch.equal(plain, fixed(2, 3))

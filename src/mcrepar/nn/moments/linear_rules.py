@@ -138,6 +138,10 @@ def over_positions(x: MomentTensor, result: MomentTensor) -> MomentTensor:
 
 def view(func: Any, x: Any, *rest: Any, **named: Any) -> Any:
     """The same function of mean and variance: sums, shapes, indices, copies, dtypes."""
+    if func.__name__ in LIKE:
+        rest = (moments(rest[0])[0], *rest[1:])
+        if not isinstance(x, MomentTensor):
+            return func(x, *rest, **named)
     if not isinstance(x, MomentTensor):
         raise refusal(f"{func.__name__} by random numbers")
     pair = func(x.expectation, *rest, **named), func(x.variance, *rest, **named)
@@ -182,6 +186,7 @@ def set_item(func: Any, x: Any, index: Any, value: Any) -> None:
         sample[index] = value.samples[k] if isinstance(value, MomentTensor) else value
 
 
+LIKE = {"view_as", "reshape_as", "expand_as", "type_as"}  # of another tensor they take the shape or the dtype
 VIEWS = (
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "swapaxes",
     "swapdims", "movedim", "t", "expand", "expand_as", "repeat", "repeat_interleave", "narrow", "select",

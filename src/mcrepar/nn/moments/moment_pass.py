@@ -173,8 +173,9 @@ def _joined(rows: Sequence[Moments]) -> Moments:
     mixings = [row.mixing for row in rows if row.mixing is not None]
     if len(mixings) < len(rows):
         return Moments(mean, variance)
-    inputs, outputs = torch.cat([m.inputs for m in mixings]), torch.cat([m.outputs for m in mixings])
-    return Moments(mean, variance, Mixing(mixings[0].weight, inputs, outputs))
+    weights, *parts = zip(*mixings, strict=True)
+    weight = weights[0] if weights[0].dim() == 2 else torch.cat(weights)
+    return Moments(mean, variance, Mixing(weight, *(torch.cat(part) for part in parts)))
 
 
 # ---- factors

@@ -111,10 +111,14 @@ def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = Tru
 
 def softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
     """d log p_i = dx_i - sum_j p_j dx_j, and dp_i = p_i d log p_i."""
-    out, v = func(x.expectation, dim, *rest, **named), x.variance
-    p = out.exp() if func.__name__ == "log_softmax" else out
+    out, v, logs = func(x.expectation, dim, *rest, **named), x.variance, func.__name__ == "log_softmax"
+    p, mixing = out.exp() if logs else out, x.mixed()
+    if logs and mixing is not None and dim in (-1, 1) and (mixing := mixing.around_mean(p, v)) is not None:
+        result = MomentTensor(out, mixing.outputs)
+        result.mix(mixing)
+        return result
     variance = (v * (1 - 2 * p) + (p.square() * v).sum(dim, keepdim=True)).clamp_min(0.0)
-    return MomentTensor(out, variance if p is not out else p.square() * variance)
+    return MomentTensor(out, variance if logs else p.square() * variance)
 
 
 def attention(

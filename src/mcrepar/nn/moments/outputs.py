@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mcrepar.likelihoods import Likelihood, Normal
 from mcrepar.nn.moments.moment_pass import Moments
-from mcrepar.nn.moments.tensor import Mixing
 
 SAMPLES = (100, 1000)  # of an output, at least and at most
 NUMBERS = 2**24  # that the samples of all outputs may have before there are fewer than the most
@@ -109,7 +108,7 @@ def _sampled(
 
 def _correlated(z: Tensor, members: Sequence[Moments], rows: slice) -> Tensor:
     """Standard Normal numbers, (samples, members, examples, outputs), with the correlation of outputs where known."""
-    roots = [Mixing(mix.weight, mix.inputs[rows], mix.outputs[rows]).root() for *_, mix in members if mix is not None]
+    roots = [mix.of_rows(rows).root() for *_, mix in members if mix is not None]
     if len(roots) < len(members):
         return z
     return torch.einsum("knab,dknb->dkna", torch.stack(roots).to(z), z)

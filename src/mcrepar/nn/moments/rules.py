@@ -63,6 +63,8 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
             "draws=100, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
+    if type(result) is Tensor:  # not random: of its random argument it has the shape alone
+        return result
     if random[0].samples and not row.composite:
         _sample(func, args, kwargs, random, result)
     settle, patches, mixing = _SETTLE.get(), getattr(result, "patches", None), getattr(result, "mixing", None)

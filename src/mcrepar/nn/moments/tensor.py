@@ -27,6 +27,7 @@ SHAPED = {
     "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
 LARGEST_RATIO = 1e30  # of variances, whose squares are finite
+LARGEST_MIXING = 2**24  # numbers of the weights of all examples
 TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
@@ -53,9 +54,27 @@ class Factors(NamedTuple):
 class Mixing(NamedTuple):
     """What the outputs of a dense layer share: Cov(y_c, y_d) = sum_i w_ci w_di Var x_i for c != d."""
 
-    weight: Tensor  # E W, (outputs, inputs)
+    weight: Tensor  # E W, (outputs, inputs), or (examples, outputs, inputs)
     inputs: Tensor  # Var x, (examples, inputs)
     outputs: Tensor  # Var y, (examples, outputs)
+
+    def of_rows(self, rows: slice) -> Mixing:
+        """The same for some of the examples."""
+        weight = self.weight[rows] if self.weight.dim() == 3 else self.weight
+        return Mixing(weight, self.inputs[rows], self.outputs[rows])
+
+    def around_mean(self, p: Tensor, variance: Tensor) -> Mixing | None:
+        """Of y - sum_d p_d y_d where the outputs y have these variances; None where that would be too large."""
+        (examples, inputs), outputs = self.inputs.shape, p.shape[1]
+        if self.weight.dim() == 3 or examples * outputs * (inputs + outputs) > LARGEST_MIXING:
+            return None
+        own = (self.outputs - self.inputs @ self.weight.square().mT).clamp_min(0.0)  # noise that is not shared
+        whole = torch.cat([self.weight, torch.eye(outputs, dtype=p.dtype, device=p.device)], 1)
+        fitted = variance / self.outputs.clamp_min(torch.finfo(p.dtype).tiny)
+        weight = whole * fitted.clamp_max(LARGEST_RATIO).sqrt().unsqueeze(2)  # (examples, outputs, inputs + outputs)
+        weight = weight - p.unsqueeze(1) @ weight
+        noise = torch.cat([self.inputs, own], 1)
+        return Mixing(weight, noise, (weight.square() @ noise.unsqueeze(2)).squeeze(2))
 
     def root(self) -> Tensor:
         """A root of the correlation matrix of every example's outputs, (examples, outputs, outputs)."""
