@@ -1,6 +1,7 @@
 """Quality of predictions by moments beside 100 draws, on networks that quality.py has trained.
 
-    python benchmarks/moments_quality.py TASK METHOD SEED --root DATA --work FOLDER [--examples N] [--out FOLDER]
+    python benchmarks/moments_quality.py TASK METHOD SEED --root DATA --work FOLDER
+        [--examples N] [--calibration N] [--out FOLDER]
 
 Nothing is chosen here, so that the test part is looked at: NLL, ECE, accuracy, AUROC of the out-of-distribution set by
 entropy and by mutual information, and the rank correlations of both uncertainties, by 100 draws, by moments with
@@ -27,7 +28,7 @@ from torch import Tensor
 import mcrepar
 from mcrepar.metrics import auroc
 
-DRAWS, FITTED = 100, 256
+DRAWS, FITTED, CALIBRATION = 100, 256, 1000
 
 
 def answers(learner: Bayesian, parts: Parts, draws: int | str, count: int | None) -> tuple[Answer, Answer]:
@@ -55,6 +56,9 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--examples", type=int, help="how many of the test part and of the other set; default: all")
+    parser.add_argument(
+        "--calibration", type=int, default=CALIBRATION, help="training images for norm layers, up to 1,000"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -63,9 +67,10 @@ def main() -> None:
     assert isinstance(learner, Bayesian)
     name = checkpoint_name(given.task, given.method, given.seed)
     name += f" ({given.examples:,} images)" if given.examples else ""
+    name += f" (norms of {given.calibration})" if given.calibration != CALIBRATION else ""
     learner.model.eval()
-    learner.calibrate(parts)
-    x, _ = parts.batch(torch.arange(1000, 1000 + FITTED), torch.Generator().manual_seed(0))
+    learner.calibrate(parts, given.calibration)
+    x, _ = parts.batch(torch.arange(CALIBRATION, CALIBRATION + FITTED), torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
     mcrepar.calibrate_moments(learner.model, x, generator=generator, likelihood=learner.likelihood)
     ways: dict[str, int | str] = {"draws": DRAWS, "moments": "moments", "other draws": DRAWS}

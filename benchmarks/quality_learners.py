@@ -291,11 +291,11 @@ class Bayesian(Learner):
     def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
         return mcrepar.elbo(self.model, self.likelihood, x, y, data_size=self.data_size).loss
 
-    def calibrate(self, parts: Parts) -> None:
+    def calibrate(self, parts: Parts, examples: int = 1000) -> None:
         if not self.per_draw:
             return
         x, _ = parts.batch(
-            torch.arange(1000), torch.Generator().manual_seed(0)
+            torch.arange(examples), torch.Generator().manual_seed(0)
         )  # augmented, as norm layers were trained
         self.model.calibrate(x)  # type: ignore[operator]
 

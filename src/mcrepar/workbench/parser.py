@@ -16,6 +16,7 @@ KINDS = {  # what a type is called, and a value of it
     "<class 'int'>": ("a whole number", " 10"),
     "<class 'float'>": ("a finite number", " 0.1"),
     "<class 'collections.abc.Mapping'>": ("names with their values", ".NAME VALUE"),
+    "<class 'str'>": ("a text", " NAME"),
     "<class 'NoneType'>": ("null", " null"),
 }
 

@@ -83,3 +83,13 @@ def test_what_is_not_one_network_is_refused():
         moment_module(bayesian(nn.Linear(2, 2), structure="rank1", members=2))
     with pytest.raises(MethodError, match="put together by hand"):
         moment_module(nn.Sequential(mcrepar.nn.Linear(2, 2)))
+
+
+def test_an_exported_program_takes_any_number_of_examples():
+    """Neither blocks of an activation nor what logits share may depend on the number of examples."""
+    net = nn.Sequential(nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 100), nn.LogSoftmax(1))
+    plain = moment_module(bayesian(net, posterior="normal"))
+    program = torch.export.export(plain, (torch.randn(5, 4),), dynamic_shapes=(({0: torch.export.Dim("batch")},),))
+    x = torch.randn(1000, 4, generator=seeded(1))
+    for found, wanted in zip(program.module()(x), plain(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)

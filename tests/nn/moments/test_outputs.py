@@ -56,15 +56,17 @@ def test_inputs_without_noise_give_independent_outputs():
     torch.testing.assert_close(root @ root.mT, torch.eye(3).double().expand(2, 3, 3), atol=2e-3, rtol=0)
 
 
-def test_log_softmax_keeps_what_its_logits_share():
-    """To first order it subtracts sum_d p_d u_d: the covariance is A C A^T with A = 1 - 1 p^T."""
+def logits_and_weight():
     x = MomentTensor(randn(2, 4), randn(2, 4, seed=3).square())
     w = MomentTensor(randn(3, 4, seed=4), 0.1 * randn(3, 4, seed=5).square())
-    logits = F.linear(x, w)
-    logits = MomentTensor(
-        logits.expectation, logits.variance * torch.tensor([2.0, 1.0, 0.5]).double()
-    )  # fitted factors
-    logits.mix(F.linear(x, w).mixing)
+    return F.linear(x, w)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_log_softmax_keeps_what_its_logits_share(factor):
+    """To first order it subtracts sum_d p_d u_d: the covariance is A C A^T with A = 1 - 1 p^T."""
+    logits = MomentTensor(logits_and_weight().expectation, logits_and_weight().variance * factor)  # a fitted one
+    logits.mix(logits_and_weight().mixing)
     y = F.log_softmax(logits, 1)
     root, p = logits.mixing.root(), y.expectation.exp()
     spread = (root @ root.mT) * (logits.variance.unsqueeze(1) * logits.variance.unsqueeze(2)).sqrt()
@@ -73,13 +75,38 @@ def test_log_softmax_keeps_what_its_logits_share():
     torch.testing.assert_close(y.variance, wanted.diagonal(dim1=1, dim2=2), rtol=0.01, atol=0)  # ties add .001
     found = y.mixing.root() * y.variance.sqrt().unsqueeze(2)
     torch.testing.assert_close(found @ found.mT, wanted, rtol=0, atol=0.005 * float(wanted.max()))
+    independent = F.log_softmax(MomentTensor(logits.expectation, logits.variance), 1)
+    assert float((independent.variance / y.variance - 1).abs().max()) > 0.1  # so that forgetting it would fail
 
 
-def test_large_log_softmax_is_taken_for_independent(monkeypatch):
-    monkeypatch.setattr("mcrepar.nn.moments.tensor.LARGEST_MIXING", 2 * 3 * 7 - 1)
-    y = F.linear(MomentTensor(randn(2, 4), torch.ones(2, 4).double()), randn(3, 4))
-    assert y.mixing is not None
-    assert F.log_softmax(y, 1).mixing is None
+def test_gradients_of_log_softmax_are_finite_without_variance():
+    weight = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
+    spread = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+    y = F.log_softmax(F.linear(MomentTensor(randn(2, 4), spread), weight), 1)
+    (y.expectation.sum() + y.variance.sum()).backward()
+    assert weight.grad.isfinite().all()
+    assert spread.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("own", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("asked", [None, torch.float32, torch.float64])
+def test_log_softmax_in_other_dtypes(own, asked):
+    x = MomentTensor(randn(2, 4).to(own), randn(2, 4).square().to(own))
+    y = F.log_softmax(F.linear(x, randn(3, 4, seed=4).to(own)), -1, dtype=asked)
+    assert y.dtype == y.variance.dtype == (asked or own)
+    wanted = F.log_softmax(F.linear(MomentTensor(x.expectation.double(), x.variance.double()), randn(3, 4, seed=4)), -1)
+    torch.testing.assert_close(y.variance.double(), wanted.variance, rtol=0.1, atol=0.02)
+    assert y.mixing.root().isfinite().all()
+
+
+def test_autocast_does_not_round_what_logits_share():
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 6), nn.LogSoftmax(1)))
+    x = torch.randn(20, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = predict(bnn, x, draws="moments", likelihood="categorical")
+    full = predict(bnn, x, draws="moments", likelihood="categorical")
+    torch.testing.assert_close(low.probs.float(), full.probs, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("batch_size", [40, 7])

@@ -195,7 +195,7 @@ VIEW_CASES = {
 }
 UNTRIED = {
     "cuda", "requires_grad_", "__abs__", "__setitem__", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
-    "feature_alpha_dropout", "multi_head_attention_forward",
+    "feature_alpha_dropout", "multi_head_attention_forward", "max", "min",
 }  # a device, other spellings, and what has tests of its own  # fmt: skip
 
 
@@ -511,14 +511,46 @@ def test_outputs_that_were_written_to_share_nothing(write):
     assert y.mixed() is None
 
 
-@pytest.mark.parametrize("name", ["view_as", "reshape_as", "expand_as", "type_as"])
-def test_of_a_random_argument_a_view_takes_the_shape_alone(name):
-    x, like = MomentTensor(fixed(2, 3), fixed(2, 3).square()), MomentTensor(fixed(2, 3), torch.ones(2, 3).double())
-    x.samples, like.samples = (fixed(2, 3),), (fixed(2, 3),)
-    y = getattr(x, name)(like)
-    assert torch.equal(y.expectation, x.expectation)
-    assert torch.equal(y.variance, x.variance)
-    assert torch.equal(y.samples[0], x.samples[0])
-    plain = getattr(fixed(2, 3), name)(like)
-    assert type(plain) is torch.Tensor
-    assert torch.equal(plain, fixed(2, 3))
+LIKE = {"view_as": (3, 2), "reshape_as": (3, 2), "expand_as": (4, 2, 3), "type_as": (1,), "to": (1,)}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("name", LIKE)
+def test_of_a_random_argument_a_view_takes_the_shape_or_the_dtype(name, named):
+    dtype = torch.float32 if name in ("type_as", "to") else torch.float64
+    x, shape = MomentTensor(fixed(2, 3), fixed(2, 3).square()), LIKE[name]
+    like = MomentTensor(fixed(*shape).to(dtype), torch.ones(shape, dtype=dtype))
+    x.samples, like.samples = (fixed(2, 3),), (fixed(*shape).to(dtype),)
+    args, kwargs = ((), {"tensor" if name == "to" else "other": like}) if named else ((like,), {})
+    y = getattr(x, name)(*args, **kwargs)
+    wanted = getattr(x.expectation, name)(like.expectation)
+    assert torch.equal(y.expectation, wanted)
+    assert torch.equal(y.variance, getattr(x.variance, name)(like.expectation))
+    assert torch.equal(y.samples[0], wanted)
+    plain = getattr(nn.Parameter(x.expectation), name)(*args, **kwargs)
+    assert not isinstance(plain, MomentTensor)
+    assert torch.equal(plain, wanted)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_softmax_without_a_dimension_takes_that_of_torch(function, shape):
+    x = MomentTensor(fixed(*shape), fixed(*shape).square())
+    found, wanted = function(x), function(x, dim=0 if len(shape) != 2 else 1)
+    assert torch.equal(found.expectation, wanted.expectation)
+    assert torch.equal(found.variance, wanted.variance)
+
+
+def test_max_and_min_of_two_tensors():
+    a, b = (MomentTensor(fixed(5), fixed(5).square()) for _ in range(2))
+    assert torch.equal(torch.max(a, b).expectation, torch.maximum(a, b).expectation)
+    assert torch.equal(torch.min(a, b).variance, torch.minimum(a, b).variance)
+    with pytest.raises(MethodError, match="max along a dimension"):
+        torch.max(a, 0)
+
+
+def test_adaptive_max_pooling_that_keeps_a_dimension():
+    x = MomentTensor(fixed(1, 2, 4, 6), fixed(1, 2, 4, 6).square())
+    found, wanted = F.adaptive_max_pool2d(x, (None, 2)), F.adaptive_max_pool2d(x, (4, 2))
+    assert torch.equal(found.expectation, wanted.expectation)

@@ -36,7 +36,7 @@ def blockwise(f: Callable[..., Pair], m: Tensor, v: Tensor) -> Pair:
 
     f(m, v, mean, variance) writes its result to the latter two, which are None where it shall make them.
     """
-    if m.device.type != "cpu" or m.numel() <= BLOCK or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or m.device.type != "cpu" or m.numel() <= BLOCK:
         return f(m, v)
     out, spread = torch.empty_like(m), torch.empty_like(v)
     if not m.stride() == v.stride() == out.stride():
@@ -121,6 +121,13 @@ def maximum(a: Pair, b: Pair) -> Pair:
     (m, v), (n, w) = a, b
     mean, variance = positive(m - n, v + w)
     return n + mean, (variance - w * signed(m - n, v + w)).clamp_min(0.0)
+
+
+def of_two(func: Any, a: Any, b: Any = None, **named: Any) -> Any:
+    """torch.max and torch.min of two tensors; along a dimension they would say which number it is."""
+    if not isinstance(b, Tensor) or named:
+        raise refusal(f"{func.__name__} along a dimension")
+    return torch.maximum(a, b) if func.__name__ == "max" else torch.minimum(a, b)
 
 
 def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> MomentTensor:
@@ -224,6 +231,7 @@ ELEMENTWISE_RULES: Mapping[str, Row] = {
     **{name: Row(lambda func, x: leaky_relu(func, x, -1.0)) for name in ("abs", "__abs__", "absolute")},
     "maximum": Row(lambda func, a, b: MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True))), fitted=2),
     "minimum": Row(lambda func, a, b: -torch.maximum(-a, -b), composite=True),
+    **{name: Row(of_two, composite=True) for name in ("max", "min")},
     **{name: Row(clamp) for name in ("clamp", "clip")},
     "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val), composite=True),
     "relu6": Row(lambda func, x: x.clamp(0.0, 6.0), composite=True),

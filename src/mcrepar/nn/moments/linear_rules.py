@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from mcrepar.nn.moments.positions import MOST, SharedVariance, patches_of
 from mcrepar.nn.moments.tensor import Mixing, MomentTensor, Row, moments, refusal, unwritable
@@ -139,7 +140,7 @@ def over_positions(x: MomentTensor, result: MomentTensor) -> MomentTensor:
 def view(func: Any, x: Any, *rest: Any, **named: Any) -> Any:
     """The same function of mean and variance: sums, shapes, indices, copies, dtypes."""
     if func.__name__ in LIKE:
-        rest = (moments(rest[0])[0], *rest[1:])
+        rest, named = pytree.tree_map_only(MomentTensor, lambda t: t.expectation, (rest, named))
         if not isinstance(x, MomentTensor):
             return func(x, *rest, **named)
     if not isinstance(x, MomentTensor):
@@ -186,7 +187,7 @@ def set_item(func: Any, x: Any, index: Any, value: Any) -> None:
         sample[index] = value.samples[k] if isinstance(value, MomentTensor) else value
 
 
-LIKE = {"view_as", "reshape_as", "expand_as", "type_as"}  # of another tensor they take the shape or the dtype
+LIKE = {"view_as", "reshape_as", "expand_as", "type_as", "to"}  # of another tensor they take the shape or the dtype
 VIEWS = (
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "swapaxes",
     "swapdims", "movedim", "t", "expand", "expand_as", "repeat", "repeat_interleave", "narrow", "select",

@@ -29,7 +29,7 @@ class Moments(NamedTuple):
 
     mean: Tensor
     variance: Tensor
-    mixing: Mixing | None = None  # of a dense layer at the end
+    mixing: Mixing | None = None  # of a dense layer at the end, or its log_softmax
 
 
 # ---- weights
@@ -173,9 +173,9 @@ def _joined(rows: Sequence[Moments]) -> Moments:
     mixings = [row.mixing for row in rows if row.mixing is not None]
     if len(mixings) < len(rows):
         return Moments(mean, variance)
-    weights, *parts = zip(*mixings, strict=True)
-    weight = weights[0] if weights[0].dim() == 2 else torch.cat(weights)
-    return Moments(mean, variance, Mixing(weight, *(torch.cat(part) for part in parts)))
+    inputs, outputs = torch.cat([m.inputs for m in mixings]), torch.cat([m.outputs for m in mixings])
+    around = [m.around for m in mixings if m.around is not None]
+    return Moments(mean, variance, Mixing(mixings[0].weight, inputs, outputs, torch.cat(around) if around else None))
 
 
 # ---- factors

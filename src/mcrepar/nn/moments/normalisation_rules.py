@@ -109,13 +109,15 @@ def dropout(func: Any, input: MomentTensor, p: float = 0.5, training: bool = Tru
 # ---- softmax and attention
 
 
-def softmax(func: Any, x: MomentTensor, dim: int, *rest: Any, **named: Any) -> MomentTensor:
+def softmax(func: Any, x: MomentTensor, dim: int | None = None, *rest: Any, **named: Any) -> MomentTensor:
     """d log p_i = dx_i - sum_j p_j dx_j, and dp_i = p_i d log p_i."""
-    out, v, logs = func(x.expectation, dim, *rest, **named), x.variance, func.__name__ == "log_softmax"
-    p, mixing = out.exp() if logs else out, x.mixed()
-    if logs and mixing is not None and dim in (-1, 1) and (mixing := mixing.around_mean(p, v)) is not None:
-        result = MomentTensor(out, mixing.outputs)
-        result.mix(mixing)
+    dim = (0 if x.dim() in (0, 1, 3) else 1) if dim is None else dim  # as torch has it
+    out, logs = func(x.expectation, dim, *rest, **named), func.__name__ == "log_softmax"
+    p, v, mixing = out.exp() if logs else out, x.variance.to(out.dtype), x.mixed()
+    if logs and mixing is not None and dim in (-1, 1):
+        fitted = (x.variance.sum() / mixing.outputs.sum().clamp_min(torch.finfo(x.dtype).tiny)).detach()  # one factor
+        result = MomentTensor(out, (fitted * mixing.variance_around(p)).to(out.dtype))
+        result.mix(mixing._replace(around=p))
         return result
     variance = (v * (1 - 2 * p) + (p.square() * v).sum(dim, keepdim=True)).clamp_min(0.0)
     return MomentTensor(out, variance if logs else p.square() * variance)

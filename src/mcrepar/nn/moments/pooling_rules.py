@@ -97,7 +97,9 @@ def adaptive_max_pool(
     dims: int, func: Any, input: MomentTensor, output_size: Any, return_indices: bool = False
 ) -> MomentTensor:
     """Max pooling whose window is the input's size over the output's."""
-    before, after = input.shape[-dims:], _each(output_size, dims)
+    before = input.shape[-dims:]
+    sizes = [output_size] * dims if output_size is None or isinstance(output_size, int) else output_size
+    after = [b if a is None else a for a, b in zip(sizes, before, strict=True)]
     if return_indices or any(b % a for b, a in zip(before, after, strict=True)):
         raise refusal(f"{func.__name__} with indices or with windows of different sizes")
     return max_pool(dims, func, input, [b // a for b, a in zip(before, after, strict=True)])

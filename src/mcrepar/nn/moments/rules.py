@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError
 from mcrepar.nn.moments.elementwise_rules import ELEMENTWISE_RULES
-from mcrepar.nn.moments.linear_rules import FACTORED, LINEAR_RULES
+from mcrepar.nn.moments.linear_rules import FACTORED, LIKE, LINEAR_RULES
 from mcrepar.nn.moments.normalisation_rules import NORMALISATION_RULES
 from mcrepar.nn.moments.pooling_rules import POOLING_RULES
 from mcrepar.nn.moments.tensor import MomentTensor, Row, Rule, refusal, unwritable
@@ -63,7 +63,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
             "draws=100, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
-    if type(result) is Tensor:  # not random: of its random argument it has the shape alone
+    if key in LIKE and not isinstance(result, MomentTensor):  # of its random argument it has the shape or the dtype
         return result
     if random[0].samples and not row.composite:
         _sample(func, args, kwargs, random, result)

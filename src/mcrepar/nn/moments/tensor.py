@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ SHAPED = {
     "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
 LARGEST_RATIO = 1e30  # of variances, whose squares are finite
-LARGEST_MIXING = 2**24  # numbers of the weights of all examples
 TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
@@ -54,39 +54,61 @@ class Factors(NamedTuple):
 class Mixing(NamedTuple):
     """What the outputs of a dense layer share: Cov(y_c, y_d) = sum_i w_ci w_di Var x_i for c != d."""
 
-    weight: Tensor  # E W, (outputs, inputs), or (examples, outputs, inputs)
+    weight: Tensor  # E W, (outputs, inputs)
     inputs: Tensor  # Var x, (examples, inputs)
     outputs: Tensor  # Var y, (examples, outputs)
+    around: Tensor | None = None  # p, (examples, outputs), where it is y - sum_d p_d y_d instead of y
 
     def of_rows(self, rows: slice) -> Mixing:
         """The same for some of the examples."""
-        weight = self.weight[rows] if self.weight.dim() == 3 else self.weight
-        return Mixing(weight, self.inputs[rows], self.outputs[rows])
+        around = None if self.around is None else self.around[rows]
+        return Mixing(self.weight, self.inputs[rows], self.outputs[rows], around)
 
-    def around_mean(self, p: Tensor, variance: Tensor) -> Mixing | None:
-        """Of y - sum_d p_d y_d where the outputs y have these variances; None where that would be too large."""
-        (examples, inputs), outputs = self.inputs.shape, p.shape[1]
-        if self.weight.dim() == 3 or examples * outputs * (inputs + outputs) > LARGEST_MIXING:
-            return None
-        own = (self.outputs - self.inputs @ self.weight.square().mT).clamp_min(0.0)  # noise that is not shared
-        whole = torch.cat([self.weight, torch.eye(outputs, dtype=p.dtype, device=p.device)], 1)
-        fitted = variance / self.outputs.clamp_min(torch.finfo(p.dtype).tiny)
-        weight = whole * fitted.clamp_max(LARGEST_RATIO).sqrt().unsqueeze(2)  # (examples, outputs, inputs + outputs)
-        weight = weight - p.unsqueeze(1) @ weight
-        noise = torch.cat([self.inputs, own], 1)
-        return Mixing(weight, noise, (weight.square() @ noise.unsqueeze(2)).squeeze(2))
+    def variance_around(self, p: Tensor) -> Tensor:
+        """Var (y - sum_d p_d y_d) = C_cc - 2 (C p)_c + p^T C p, C the covariance of the outputs."""
+        weight, x, y, p = _precise(*self[:3], p)
+        with _without_autocast(p):
+            own = (y - x @ weight.square().mT).clamp_min(0.0)  # noise that is not shared
+            product = (x * (p @ weight)) @ weight.mT + own * p  # C p
+            return (y - 2 * product + (p * product).sum(1, keepdim=True)).clamp_min(0.0)
 
     def root(self) -> Tensor:
         """A root of the correlation matrix of every example's outputs, (examples, outputs, outputs)."""
-        dtype = torch.promote_types(self.outputs.dtype, torch.float32)
-        weight, x, y = (t.to(dtype) for t in self)
-        ratio = x.unsqueeze(1) / y.clamp_min(torch.finfo(dtype).tiny).unsqueeze(2)
+        weight, x, y = _precise(*self[:3])
+        tiny = torch.finfo(y.dtype).tiny
+        ratio = x.unsqueeze(1) / y.clamp_min(tiny).unsqueeze(2)
         rows = weight * ratio.clamp_max(LARGEST_RATIO).sqrt()
         rows = rows / rows.square().sum(2, keepdim=True).clamp_min(1.0).sqrt()  # Var y may be rounded to fewer digits
-        shared = rows @ rows.mT
-        shared.diagonal(dim1=1, dim2=2).fill_(1 + TIES)
-        root: Tensor = torch.linalg.cholesky(shared)
+        with _without_autocast(y):
+            shared = rows @ rows.mT
+            if self.around is not None:
+                shared.diagonal(dim1=1, dim2=2).fill_(1.0)
+                shared = _around(shared * y.sqrt().unsqueeze(1) * y.sqrt().unsqueeze(2), self.around.to(y.dtype))
+                length = shared.diagonal(dim1=1, dim2=2).clamp_min(tiny).sqrt()
+                shared = (shared / length.unsqueeze(1) / length.unsqueeze(2)).clamp(-1.0, 1.0)
+            shared.diagonal(dim1=1, dim2=2).fill_(1 + TIES)
+            root: Tensor = torch.linalg.cholesky(shared)
         return root
+
+
+def _precise(*tensors: Tensor) -> list[Tensor]:
+    """In one dtype, of single precision at least: halves have too few digits for differences of variances."""
+    dtype = torch.float32
+    for t in tensors:
+        dtype = torch.promote_types(dtype, t.dtype)
+    return [t.to(dtype) for t in tensors]
+
+
+def _without_autocast(t: Tensor) -> AbstractContextManager[Any]:
+    """A context in which products keep their dtype."""
+    on = torch.is_autocast_enabled(t.device.type)
+    return torch.autocast(t.device.type, enabled=False) if on else nullcontext()
+
+
+def _around(covariance: Tensor, p: Tensor) -> Tensor:
+    """A C A^T with A = 1 - 1 p^T, of every example."""
+    rows = covariance - p.unsqueeze(1) @ covariance
+    return rows - rows @ p.unsqueeze(2)
 
 
 class MomentTensor(Tensor):
@@ -111,7 +133,7 @@ class MomentTensor(Tensor):
     factors: Factors | None
     samples: tuple[Tensor, ...]
     patches: Patches | None = None  # of the convolution that it comes from, without a change of positions since
-    mixing: Mixing | None = None  # of the dense layer that it is the output of
+    mixing: Mixing | None = None  # of the dense layer that it is the output of, or its log_softmax
     written: int = 0  # the version of the variance for which that holds
     place: int = -1  # among the operations with factors, while these are fitted
     shared: SharedVariance | None = None  # of a mean over all positions, its variance where they depend on each other
