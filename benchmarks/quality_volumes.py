@@ -37,9 +37,8 @@ def read(folder: Path) -> dict[str, Any]:
     method = "rank1" if options["structure"] == "rank1" else f"{options['posterior']} {options['prior']}"
     scores = {who: {name: found[part][name] for name in SCORES} for who, part in (("ours", "in"), ("twin", "twin"))}
     kept = {name: options[name] for name in OPTIONS}
-    return {
-        "task": f"volumes-{Path(options['data_options'].get('file', found['data']['name'])).stem}", "method": method, "seed": options["seed"], "options": kept, **scores
-    }  # fmt: skip
+    data = Path(options["data_options"].get("file", found["data"]["name"])).stem
+    return {"task": f"volumes-{data}", "method": method, "seed": options["seed"], "options": kept, **scores}
 
 
 def main() -> None:
