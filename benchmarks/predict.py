@@ -3,7 +3,7 @@
 python benchmarks/predict.py [--out FOLDER]
 
 ResNet-20 (batch 64) and PreActResNet-18 (batch 16) on images of 32 x 32, one thread. Seconds are CPU time of this
-process, the fastest of ten rounds in which all cases take turns: other work on the machine disturbs them less than
+process, the fastest of 30 rounds in which all cases take turns: other work on the machine disturbs them less than
 wall-clock time. Memory is the peak of a fresh process above what it held before the pass (Linux), where every large
 block that is freed goes back at once: gaps in the heap would be counted otherwise, which differ from run to run.
 """
@@ -32,7 +32,7 @@ from mcrepar.nn.moments.moment_pass import moment_pass
 
 NETWORKS = {"resnet20": 64, "preact_resnet18": 16}
 STRUCTURES = {"mean-field": {"posterior": "normal"}, "rank-1": {"structure": "rank1"}}
-ROUNDS, DRAWS = 10, 100
+ROUNDS, DRAWS = 30, 100
 GOALS = {"mean-field": 6.0, "rank-1": 4.0}
 
 
