@@ -255,6 +255,7 @@ class Bayesian(Learner):
         data_size: the number of training examples.
         scale_rate: the learning rate for the scales: Adam's, or the natural one.
         adam: Adam's learning rate for all other parameters; 0 for the deterministic network's SGD.
+        sgd_rate: the learning rate of that SGD, relative to the deterministic network's.
         natural: the learning rate of `NaturalGradient` for means and other parameters, in the place of both.
         per_draw: norm statistics measured for every draw; else the running ones of training.
         options: of `bayesian`.
@@ -267,6 +268,7 @@ class Bayesian(Learner):
         scale_rate: float = 5e-3,
         adam: float = 0.0,
         natural: float = 0.0,
+        sgd_rate: float = 1.0,
         per_draw: bool = True,
         **options: Any,
     ) -> None:
@@ -285,7 +287,7 @@ class Bayesian(Learner):
         plain = {"params": [p for p in role if role[p] == "plain"]}
         random = {"params": [p for p in role if role[p] in ("mean", "prior")], "weight_decay": 0.0}  # by their prior
         groups = [group for group in (plain, random) if group["params"]]
-        means = torch.optim.Adam(groups, adam) if adam else sgd(groups, task)
+        means = torch.optim.Adam(groups, adam) if adam else sgd(groups, task, sgd_rate)
         super().__init__(bnn, means, torch.optim.Adam(scales, scale_rate))
 
     def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:

@@ -1,7 +1,7 @@
 import pytest
 
 from experiments.experiment import Results
-from experiments.table2 import EXPERIMENT, draw, judge, tell
+from experiments.table2 import DATA, EXPERIMENT, draw, judge, tell
 from mcrepar.workbench.cli import main
 from tests.experiments.replications import made_up
 from tests.experiments.tiny import held, tiny
@@ -10,7 +10,7 @@ from tests.experiments.tiny import held, tiny
 def results(gain: float, wide: float = 0.01) -> Results:
     rows = [
         made_up(study, m, k, 0.6 + wide * k + (gain if m == 100 else 0.0))
-        for study in ("brain", "adrenal")
+        for study in DATA
         for m in (1, 100)
         for k in range(3)
     ]
@@ -19,10 +19,11 @@ def results(gain: float, wide: float = 0.01) -> Results:
 
 def test_tiny(tmp_path):
     result = tiny("table2", tmp_path)
-    assert held(result) == [None, None]
+    assert held(result) == [None] * 4
     page = (tmp_path / "table2" / "README.md").read_text()
     assert "| M = 100 | 64.39 | 66.23 | 66.05 | 67.77 | 66.82 | 87.50 |" in page
     assert "simulated brain volumes, runs that ended: 2 of 2 with M = 1" in page
+    assert "simulated brain volumes, beta = 1, runs that ended: 2 of 2 with M = 1" in page
 
 
 @pytest.mark.parametrize(
@@ -38,11 +39,11 @@ def test_tiny(tmp_path):
     ],
 )
 def test_a_gain_with_m(gain, wide, told):
-    assert [finding.held for finding in judge(results(gain, wide))] == told * 2
+    assert [finding.held for finding in judge(results(gain, wide))] == told * 4
 
 
-def test_both_data_sets_are_shown():
-    assert len(draw(results(0.1)).axes) == 2
+def test_both_data_sets_are_shown_with_both_kls():
+    assert len(draw(results(0.1)).axes) == 4
     assert "AdrenalMNIST3D" in tell(results(0.1))
 
 
