@@ -29,7 +29,8 @@ from mcrepar.nn.moments.rules import settling
 from mcrepar.nn.moments.tensor import MomentTensor
 from mcrepar.nn.prediction_passes import holding
 
-CHUNK, MEASURED, FITTED = 50, 8, 64  # draws at once; inputs that are measured, and that factors are fitted to
+CHUNK = 10  # draws at once; more are slower
+MEASURED, FITTED = 8, 64  # inputs that are measured, and that factors are fitted to
 
 
 def digits(size: int, channels: int) -> tuple[Tensor, Tensor]:
@@ -141,68 +142,90 @@ CASES: dict[str, tuple[Callable[[], Case], dict[str, Any]]] = {
 }
 
 
+Moments = list[tuple[str, Tensor, Tensor]]  # of every operation: its name, mean and variance
+
+
 class Recording:
-    """Sums over draws at every operation, beside the moments of the pass.
+    """Sums over draws at every operation.
 
     Args:
         scaling: applies the factors, where there are any.
     """
 
-    def __init__(self, scaling: Scaling | None) -> None:
+    def __init__(self, scaling: Scaling | None = None) -> None:
         self.scaling, self.count = scaling, 0
-        self.rows: list[list[Any]] = []  # name, mean, variance, number of draws, their sum, the sum of their squares
+        self.passed: Moments = []  # what the pass says
+        self.sums: list[list[Any]] = []  # number of draws, and the sums of their distances from it and of the squares
 
     def restart(self) -> None:
         """A new pass, with other draws."""
         self.count = 0
-        if self.scaling is not None:
-            self.scaling.count = 0
 
     def __call__(self, name: str, result: MomentTensor) -> MomentTensor:
         out = result if self.scaling is None else self.scaling(name, result)
-        if self.count == len(self.rows):
-            self.rows.append([name, out.expectation.double(), out.variance.double(), 0, 0.0, 0.0])
-        row, away = self.rows[self.count], torch.stack(out.samples).double() - self.rows[self.count][1]
-        row[3], row[4], row[5] = row[3] + len(away), row[4] + away.sum(0), row[5] + away.square().sum(0)
+        if self.count == len(self.passed):
+            self.passed.append((name, out.expectation.double(), out.variance.double()))
+            self.sums.append([0, 0.0, 0.0])
+        row, samples = self.sums[self.count], out.samples
+        if samples:
+            away = torch.stack(samples).double() - self.passed[self.count][1]
+            row[0], row[1], row[2] = row[0] + len(away), row[1] + away.sum(0), row[2] + away.square().sum(0)
         self.count += 1
         return out
 
-    def errors(self) -> list[dict[str, Any]]:
-        """For every operation: the error of means in standard deviations, the ratio of variances."""
+    def drawn(self) -> Moments:
+        """Mean and variance of the draws."""
         found = []
-        for name, _, variance, n, first, second in self.rows:
+        for (name, centre, _), (n, first, second) in zip(self.passed, self.sums, strict=True):
             shift = first / n
             spread = ((second / n - shift.square()) * (n / (n - 1))).clamp_min(1e-30)
-            used = spread > 1e-6 * spread.max()
-            rms = float((shift.square() / spread)[used].mean().sqrt())
-            found.append({"operation": name, "mean": rms, "variance": float(variance.sum() / spread.sum())})
+            found.append((name, centre + shift, spread))
         return found
 
 
-def measure(bnn: mcrepar.BayesianModule, x: Tensor, draws: int) -> list[dict[str, Any]]:
-    """The pass against draws, operation by operation, by the factors that the network keeps."""
-    factors, generator = bnn.calibration.moment_factors, torch.Generator().manual_seed(5)
-    recording = Recording(Scaling(factors) if factors else None)
-    with torch.no_grad():
-        for _ in range(draws // CHUNK):
-            recording.restart()
-            with holding({bnn: sampled_moments(bnn, CHUNK, generator)}), settling(recording):
-                bnn(x)
-    return recording.errors()
+def errors(passed: Moments, drawn: Moments) -> list[dict[str, Any]]:
+    """For every operation: the error of means in standard deviations, the ratio of variances."""
+    found = []
+    for (name, mean, variance), (_, true, spread) in zip(passed, drawn, strict=True):
+        used = spread > 1e-6 * spread.max()
+        rms = float(((mean - true).square() / spread)[used].mean().sqrt())
+        found.append({"operation": name, "mean": rms, "variance": float(variance.sum() / spread.sum())})
+    return found
+
+
+@torch.no_grad()
+def from_draws(bnn: mcrepar.BayesianModule, x: Tensor, draws: int) -> Recording:
+    """The pass without factors, and draws beside it."""
+    recording, generator = Recording(), torch.Generator().manual_seed(5)
+    for _ in range(draws // CHUNK):
+        recording.restart()
+        with holding({bnn: sampled_moments(bnn, CHUNK, generator)}), settling(recording):
+            bnn(x)
+    return recording
+
+
+@torch.no_grad()
+def from_factors(bnn: mcrepar.BayesianModule, x: Tensor) -> Moments:
+    """The pass with the factors that the network keeps."""
+    recording = Recording(Scaling(bnn.calibration.moment_factors))
+    with holding({bnn: sampled_moments(bnn, 2, torch.Generator().manual_seed(5))}), settling(recording):
+        bnn(x)
+    return recording.passed
 
 
 def case(name: str, draws: int) -> dict[str, Any]:
-    """One network, without and with factors."""
+    """One network, without and with factors, which do not change the draws."""
     torch.manual_seed(0)
     make, options = CASES[name]
     net, x = make()
     bnn = mcrepar.bayesian(net, **({"posterior": "normal", "initial_std": 0.1} | options)).eval()
     bnn.calibration.warned = True
-    plain = measure(bnn, x[:MEASURED], draws)
+    recording = from_draws(bnn, x[:MEASURED], draws)
+    drawn, plain = recording.drawn(), recording.passed
     output = "logits" if "BERT" in name else None
     calibrate_moments(bnn, x[MEASURED:], generator=torch.Generator().manual_seed(1), output=output)
-    fitted = measure(bnn, x[:MEASURED], draws)
-    return {"name": name, "draws": draws, "plain": plain, "fitted": fitted}
+    fitted = from_factors(bnn, x[:MEASURED])
+    return {"name": name, "draws": draws, "plain": errors(plain, drawn), "fitted": errors(fitted, drawn)}
 
 
 def main() -> None:
