@@ -16,6 +16,7 @@ OTHERS = {
     ENSEMBLE,
     "dropout",
     "last-layer Laplace",
+    "temperature scaling",
     "ivon",
     "bayesian-torch",
     "the paper's objective",

@@ -150,16 +150,39 @@ class Ensemble(Deterministic):
         return Answer(probs.mean(0), torch.special.entr(probs).sum(2).mean(0))
 
 
-class LastLayerLaplace(Deterministic):
+class Restored(Deterministic):
+    """The deterministic network of the same seed, with something done after its training."""
+
+    def restore(self, work: Path, task: str, seed: int) -> bool:
+        self.model.load_state_dict(torch.load(work / f"{task}-deterministic-{seed}.pt", weights_only=True)["model"])
+        return True
+
+
+class TemperatureScaling(Restored):
+    """Logits divided by the temperature with the best validation likelihood: what calibration alone can gain."""
+
+    temperature = 1.0
+
+    @torch.no_grad()
+    def calibrate(self, parts: Parts) -> None:
+        logits = self.predict(parts.prepare(parts.validation.x), 1).probs.log()
+        found = {t: float(F.cross_entropy(logits / t, parts.validation.y)) for t in torch.logspace(-1, 1, 401).tolist()}
+        self.temperature = min(found, key=found.__getitem__)
+
+    def predict(self, x: Tensor, draws: int) -> Answer:
+        probs = (super().predict(x, draws).probs.log() / self.temperature).softmax(1)
+        return Answer(probs, torch.special.entr(probs).sum(1))
+
+    def facts(self) -> dict[str, float]:
+        return {"temperature": self.temperature}
+
+
+class LastLayerLaplace(Restored):
     """The deterministic network, whose last layer has a Gaussian posterior around it: the Laplace approximation.
 
     The Hessian of the last layer's weights is the generalised Gauss-Newton matrix over the training part, plus the
     precision of the prior; that precision is the one with the best validation likelihood.
     """
-
-    def restore(self, work: Path, task: str, seed: int) -> bool:
-        self.model.load_state_dict(torch.load(work / f"{task}-deterministic-{seed}.pt", weights_only=True)["model"])
-        return True
 
     @torch.no_grad()
     def calibrate(self, parts: Parts) -> None:

@@ -15,6 +15,7 @@ from quality_learners import (
     Ivon,
     LastLayerLaplace,
     Learner,
+    TemperatureScaling,
 )
 from quality_tasks import Task
 
@@ -57,6 +58,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "dropout": Dropout,
     "ensemble of 5": Ensemble,
     "last-layer Laplace": LastLayerLaplace,
+    "temperature scaling": TemperatureScaling,
     "ivon": Ivon,
     "bayesian-torch": BayesianTorch,
     "rank1 normal .1": rank1(0.1, 0.05),

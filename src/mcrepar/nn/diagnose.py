@@ -138,7 +138,8 @@ class Diagnosis:
             found.append(
                 f"The posterior has collapsed to the prior: {self.at_prior:.0%} of the weights say what it says. "
                 "Use a smaller beta, a warm-up (kl_weight('linear', steps=...)), a prior of fixed scale instead of "
-                "scale='optimal', prior('hierarchical') with a larger loc_scale, or structure='rank1'."
+                "scale='optimal', prior('hierarchical') with a larger loc_scale, or structure='rank1'. If the network "
+                "predicts well all the same, its other weights and its plain parameters have learned."
             )
         elif self.untrained:
             moved = self.moved or 0.0
