@@ -3,9 +3,10 @@
 python benchmarks/predict.py [--out FOLDER]
 
 ResNet-20 (batch 64) and PreActResNet-18 (batch 16) on images of 32 x 32, one thread. Seconds are CPU time of this
-process, the fastest of 30 rounds in which all cases take turns: other work on the machine disturbs them less than
-wall-clock time. Memory is the peak of a fresh process above what it held before the pass (Linux), where every large
-block that is freed goes back at once: gaps in the heap would be counted otherwise, which differ from run to run.
+process, which other work on the machine disturbs less than wall-clock time; all cases take turns in 30 rounds, and a
+ratio is the median of the ratios within rounds: the clock of a processor changes from round to round. Memory is the
+peak of a fresh process above what it held before the pass (Linux), where every large block that is freed goes back at
+once: gaps in the heap would be counted otherwise, which differ from run to run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -42,15 +44,15 @@ def make(name: str, structure: str | None) -> nn.Module:
     return net if structure is None else mcrepar.bayesian(net, **STRUCTURES[structure]).eval()
 
 
-def fastest(cases: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """CPU seconds of every case, the least of all rounds."""
-    least = dict.fromkeys(cases, float("inf"))
-    for _ in range(ROUNDS):
+def take_turns(cases: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """CPU seconds of every case in every round; a first round warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for turn in range(1 + ROUNDS):
         for name, run in cases.items():
             start = time.process_time()
             run()
-            least[name] = min(least[name], time.process_time() - start)
-    return least
+            seconds[name] += [time.process_time() - start] if turn else []
+    return seconds
 
 
 def peak(name: str, structure: str | None) -> int:
@@ -88,15 +90,18 @@ def measure(name: str) -> dict[str, Any]:
         cases: dict[str, Callable[[], Any]] = {"deterministic": lambda: plain(x)}
         for structure, bnn in reversed(bnns.items()):
             cases[structure] = lambda bnn=bnn: mcrepar.predict(bnn, x, "moments", likelihood="categorical")
-        seconds = fastest(cases)
+        each = take_turns(cases)
         start = time.process_time()
         mcrepar.predict(bnns["mean-field"], x, 4, likelihood="categorical")
         draws = (time.process_time() - start) * DRAWS / 4
+    seconds = {case: statistics.median(rounds) for case, rounds in each.items()}
     memory = {case: peak(name, None if case == "deterministic" else case) for case in cases}
     found: dict[str, Any] = {"network": name, "batch": len(x), "seconds": seconds, "100 draws (25 times four)": draws}
     for structure in STRUCTURES:
+        ratios = [mine / plain for mine, plain in zip(each[structure], each["deterministic"], strict=True)]
         found[structure] = {
-            "over deterministic": seconds[structure] / seconds["deterministic"],
+            "over deterministic": statistics.median(ratios),
+            "quartiles": statistics.quantiles(ratios, n=4)[::2],
             "goal": GOALS[structure],
             "100 draws over it": draws / seconds[structure],
             "memory over deterministic": memory[structure] / max(memory["deterministic"], 1),
