@@ -102,6 +102,7 @@ def measure(name: str) -> dict[str, Any]:
         found[structure] = {
             "over deterministic": statistics.median(ratios),
             "quartiles": statistics.quantiles(ratios, n=4)[::2],
+            "fastest over fastest": min(each[structure]) / min(each["deterministic"]),
             "goal": GOALS[structure],
             "100 draws over it": draws / seconds[structure],
             "memory over deterministic": memory[structure] / max(memory["deterministic"], 1),
