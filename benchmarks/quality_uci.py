@@ -49,6 +49,7 @@ class Method:
         dropout: its rate, in training and in prediction.
         validated_noise: take the standard deviation of the targets' noise from the errors on the validation part, which
             an overfitted network does not make too small as the likelihood of the training part does.
+        heteroscedastic: the network has a second output, the log scale of the targets' noise.
         steps: of the optimizer.
     """
 
@@ -58,6 +59,7 @@ class Method:
     weight_decay: float = 0.0
     dropout: float = 0.0
     validated_noise: bool = False
+    heteroscedastic: bool = False
     steps: int = 2000
 
 
@@ -85,6 +87,14 @@ METHODS: Mapping[str, Method] = {
     "hierarchical .3, 6,000 steps": Method(
         {"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}, steps=6000
     ),
+    "deterministic, heteroscedastic": Method(weight_decay=1e-4, heteroscedastic=True),
+    "dropout, heteroscedastic": Method(dropout=0.05, weight_decay=1e-4, heteroscedastic=True),
+    "hierarchical .3, heteroscedastic": Method(
+        {"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}, heteroscedastic=True
+    ),
+    "hierarchical 1, heteroscedastic": Method(
+        {"posterior": "normal", "prior": _hierarchical(1.0), "forward": "local"}, heteroscedastic=True
+    ),
     "hierarchical 1": Method({"posterior": "normal", "prior": _hierarchical(1.0), "forward": "local"}),
     "rank1 .1": Method({"structure": "rank1", "prior": _around_one(0.1)}, weight_decay=1e-4),
     "rank1 .3": Method({"structure": "rank1", "prior": _around_one(0.3)}, weight_decay=1e-4),
@@ -105,10 +115,10 @@ class Dropout(nn.Module):
         return F.dropout(x, self.rate)
 
 
-def network(inputs: int, dropout: float) -> nn.Module:
+def network(inputs: int, dropout: float, outputs: int = 1) -> nn.Module:
     """One hidden layer."""
     noise = [Dropout(dropout)] if dropout else []
-    return nn.Sequential(*noise, nn.Linear(inputs, HIDDEN), nn.ReLU(), *noise, nn.Linear(HIDDEN, 1))
+    return nn.Sequential(*noise, nn.Linear(inputs, HIDDEN), nn.ReLU(), *noise, nn.Linear(HIDDEN, outputs))
 
 
 def parts(path: Path, split: int) -> tuple[dict[str, Part], float]:
@@ -135,7 +145,8 @@ def parts(path: Path, split: int) -> tuple[dict[str, Part], float]:
 def train(method: Method, data: Part, seed: int) -> tuple[nn.Module, mcrepar.likelihoods.Normal]:
     """One network on one training part."""
     torch.manual_seed(seed)
-    net, likelihood = network(data.x.shape[1], method.dropout), mcrepar.likelihoods.Normal("learned")
+    net = network(data.x.shape[1], method.dropout, 2 if method.heteroscedastic else 1)
+    likelihood = mcrepar.likelihoods.Normal("heteroscedastic" if method.heteroscedastic else "learned")
     if method.options is not None:
         net = mcrepar.bayesian(net, **method.options)
     optimizer = _optimizer(method, net, likelihood)
@@ -176,7 +187,8 @@ def _optimizer(method: Method, net: nn.Module, likelihood: nn.Module) -> torch.o
         ours = {id(p) for p in weights}
         groups = [{**plain, "params": [p for p in plain["params"] if id(p) not in ours]}, scales]
         groups += [{"params": weights, "lr": method.lr, "weight_decay": method.weight_decay}] if weights else []
-    return torch.optim.Adam([*groups, {"params": list(likelihood.parameters()), "lr": method.lr}])
+    learned = list(likelihood.parameters())
+    return torch.optim.Adam([*groups, *([{"params": learned, "lr": method.lr}] if learned else [])])
 
 
 @torch.no_grad()
@@ -189,14 +201,13 @@ def scores(
         outputs = torch.stack([net(part.x) for _ in range(DRAWS if method.dropout else 1)])
     else:
         outputs = mcrepar.predict(net, part.x, draws=DRAWS).samples
-    assert likelihood.log_scale is not None
-    noise = likelihood.log_scale.exp()
-    log_probs = torch.distributions.Normal(outputs, noise).log_prob(part.y)
+    log_probs = torch.stack([likelihood.log_prob(output, part.y) for output in outputs])
     log_likelihood = (log_probs.logsumexp(0) - math.log(len(outputs))).mean() - math.log(width)
-    samples = outputs + noise * torch.randn(max(1000 // len(outputs), 1), *outputs.shape)
+    means, noise = likelihood.mean(outputs), likelihood.aleatoric(outputs).sqrt()
+    samples = means + noise * torch.randn(max(1000 // len(outputs), 1), *means.shape)
     low, high = samples.flatten(0, 1).quantile(torch.tensor([0.05, 0.95]), 0)
     inside = ((part.y >= low) & (part.y <= high)).float().mean()
-    rmse = (outputs.mean(0) - part.y).square().mean().sqrt() * width
+    rmse = (means.mean(0) - part.y).square().mean().sqrt() * width
     return {"log_likelihood": float(log_likelihood), "rmse": float(rmse), "coverage_90": float(inside)}
 
 
