@@ -39,11 +39,11 @@ def test_tiny(tmp_path):
     ],
 )
 def test_a_gain_with_m(gain, wide, told):
-    assert [finding.held for finding in judge(results(gain, wide))] == told * 4
+    assert [finding.held for finding in judge(results(gain, wide))] == told * 3
 
 
-def test_both_data_sets_are_shown_with_both_kls():
-    assert len(draw(results(0.1)).axes) == 4
+def test_all_arms_are_shown():
+    assert len(draw(results(0.1)).axes) == 3
     assert "AdrenalMNIST3D" in tell(results(0.1))
 
 
