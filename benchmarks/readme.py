@@ -40,9 +40,11 @@ UCI = {  # method in benchmarks/quality_uci.py: its name for readers
     "deterministic": "deterministic network",
     "deterministic, validated noise": "deterministic network, noise from validation errors",
     "dropout": "MC dropout",
+    "dropout, heteroscedastic": "MC dropout, noise that depends on the input",
     "normal, local": "normal posterior, normal prior",
     "rank1 .3": "rank-1 posterior",
     "hierarchical .3": "normal posterior, hierarchical prior",
+    "hierarchical .3, heteroscedastic": "the same, noise that depends on the input",
 }
 
 
