@@ -39,6 +39,7 @@ SHOWN = ("ResNet-18", "3D encoder", "MLP")  # in the README
 UCI = {  # method in benchmarks/quality_uci.py: its name for readers
     "deterministic": "deterministic network",
     "deterministic, validated noise": "deterministic network, noise from validation errors",
+    "deterministic, heteroscedastic": "deterministic network, noise that depends on the input",
     "dropout": "MC dropout",
     "dropout, heteroscedastic": "MC dropout, noise that depends on the input",
     "normal, local": "normal posterior, normal prior",
