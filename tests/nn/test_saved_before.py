@@ -54,7 +54,8 @@ def test_a_folder_of_before_gives_the_same_numbers(name):
     bnn = mcrepar.load(FOLDER / name, make()).eval()
     expected = load_file(FOLDER / name / "expected.safetensors")
     for key, value in numbers(bnn, inputs(shape)).items():
-        torch.testing.assert_close(value, expected[key], rtol=1e-6, atol=1e-7)
+        # Convolutions of another processor round differently (4e-7 seen); another draw differs by 0.1 and more.
+        torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=2e-6)
 
 
 def write():
