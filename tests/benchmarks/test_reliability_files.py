@@ -3,10 +3,12 @@
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from mcrepar.errors import ParameterError
 
@@ -15,11 +17,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 
 
 @pytest.fixture
-def benchmark(monkeypatch) -> ModuleType:
+def benchmark(monkeypatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(BENCHMARKS)
     import reliability_files
 
-    return reliability_files
+    threads = torch.get_num_threads()
+    yield reliability_files
+    torch.set_num_threads(threads)  # it works with one
 
 
 def test_a_few_tries_of_every_format(benchmark):
