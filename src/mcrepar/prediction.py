@@ -284,7 +284,7 @@ class _Tally:
         self.aleatoric += (noise.double().mean(0) - self.aleatoric) * share
         for p in probs:
             self.probs += (p.double().mean(0) - self.probs) * share
-            vote = p.argmax(2, keepdim=True)
+            vote = p.max(2, keepdim=True).indices  # faster than argmax where classes are not neighbours in memory
             self.votes += torch.zeros_like(p, dtype=torch.int64).scatter_(2, vote, 1).sum(0)
             self.expected += (torch.special.entr(p.double()).sum(2).mean(0) - self.expected) * share
 
@@ -303,10 +303,11 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
     if likelihood is None:
         return out, torch.zeros_like(out)
     likelihood.check_output(out)
-    columns = [likelihood.mean(out), likelihood.aleatoric(out)]
     if isinstance(likelihood, OneOfMany):
-        columns.append(columns[0])
-    elif isinstance(likelihood, Bernoulli):
+        p = likelihood.probs(out)
+        return p, p * (1 - p), p
+    columns = [likelihood.mean(out), likelihood.aleatoric(out)]
+    if isinstance(likelihood, Bernoulli):
         yes = likelihood.probs(out)
         columns.append(torch.stack([1 - yes, yes], 1))
     return tuple(columns)

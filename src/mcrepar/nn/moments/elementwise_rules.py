@@ -20,9 +20,9 @@ from mcrepar.nn.moments.linear_rules import square
 from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
 
 NODES = 16
-BLOCK = 2**15  # numbers of an activation that are worked on at once: temporaries stay in the cache
+BLOCK = 2**16  # numbers of an activation that are worked on at once: temporaries stay in the cache
 BEYOND = 12.0  # standard deviations beyond which nothing is left; the exponential function is slow where it underflows
-ROOT_HALF, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
+ROOT_HALF, DENSITY, LOG_ROOT_PI = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi), 0.5 * math.log(math.pi)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -51,9 +51,9 @@ def blockwise(f: Callable[..., Pair], m: Tensor, v: Tensor) -> Pair:
 
 
 class _Relu(torch.autograd.Function):
-    """max(x, 0): E = m Phi + s phi, Var = v (Phi - phi (a e + phi) + a^2 (1 - e^2) / 4), a = m / s, e = 2 Phi - 1.
+    """max(x, 0): E = (m + sqrt(2 v) h) / 2 and Var = v (1 + e + b^2 - h^2) / 2.
 
-    Derivatives follow from dE f / dm = E f', dE f / dv = E f'' / 2; only m and v are saved for backward.
+    With b = m / sqrt(2 v), e = erf(b) and h = b e + exp(-b^2) / sqrt(pi), which is E |x| / sqrt(2 v). Derivatives follow from dE f / dm = E f', dE f / dv = E f'' / 2; only m and v are saved for backward.
     """
 
     @staticmethod
@@ -76,15 +76,14 @@ class _Relu(torch.autograd.Function):
 
 
 def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None) -> Pair:
-    s = root(v)
-    a = (m / s).clamp_(-BEYOND, BEYOND)
-    e, q = torch.erf(a * ROOT_HALF), a * a
-    phi = torch.exp(q * -0.5).mul_(DENSITY)
-    upper = e.mul(0.5).add_(0.5)
-    mean = torch.addcmul(s.mul_(phi), m, upper, out=mean)
-    q.addcmul_(q, e.square(), value=-1)  # a^2 (1 - e^2)
-    upper.add_(q, alpha=0.25).addcmul_(a.mul_(e).add_(phi), phi, value=-1)
-    return mean, torch.mul(upper, v, out=variance).clamp_min_(0.0)
+    s = v.clamp_min(math.sqrt(torch.finfo(v.dtype).tiny)).mul_(2).sqrt_()
+    b = (m / s).clamp_(-BEYOND * ROOT_HALF, BEYOND * ROOT_HALF)
+    e, q = torch.erf(b), b * b
+    phi = torch.exp(-LOG_ROOT_PI - q)  # exp(-b^2) / sqrt(pi)
+    mean = torch.lerp(m, s.mul_(phi).addcmul_(m, e), 0.5, out=mean)
+    h = phi.addcmul_(b, e)
+    q.add_(e).addcmul_(h, h, value=-1)
+    return mean, torch.addcmul(v, v, q, out=variance).mul_(0.5).clamp_min_(0.0)
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
