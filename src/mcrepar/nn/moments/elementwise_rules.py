@@ -53,8 +53,8 @@ def blockwise(f: Callable[..., Pair], m: Tensor, v: Tensor) -> Pair:
 class _Relu(torch.autograd.Function):
     """max(x, 0): E = (m + sqrt(2 v) h) / 2 and Var = v (1 + e + b^2 - h^2) / 2.
 
-    With b = m / sqrt(2 v), e = erf(b) and h = b e + exp(-b^2) / sqrt(pi), which is E |x| / sqrt(2 v). Derivatives follow
-    from dE f / dm = E f', dE f / dv = E f'' / 2; only m and v are saved for backward.
+    With b = m / sqrt(2 v), e = erf(b) and h = b e + exp(-b^2) / sqrt(pi), which is E |x| / sqrt(2 v). Derivatives
+    follow from dE f / dm = E f', dE f / dv = E f'' / 2; only m and v are saved for backward.
     """
 
     @staticmethod
