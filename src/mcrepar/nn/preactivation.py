@@ -64,7 +64,8 @@ class Part:
         why = "there is no bound by cumulants for its noise"
         if found is not None:
             why = "a feature times a scale reaches 1, where E exp(u) is infinite under its noise"
-        raise MethodError(f"last_layer_draws='exact' with {self.tensor.name}", why, "last_layer_draws=1000, or draws=M")
+        instead = "last_layer_draws=1000, or draws=M" if self.noise.projects else "draws=M, an average of M forwards"
+        raise MethodError(f"last_layer_draws='exact' with {self.tensor.name}", why, instead)
 
     @property
     def variance(self) -> float:

@@ -35,8 +35,21 @@ def test_its_answer_is_that_of_predict(structure, fitted):
     torch.testing.assert_close(variance, wanted.epistemic)
     torch.testing.assert_close(plain(X)[1], variance)
     assert not any(isinstance(m, mcrepar.BayesianModule) for m in plain.modules())
-    again = moment_module(bayesian(network(), posterior="normal", structure=structure).calibrate(X))
+    other = bayesian(network(), posterior="normal", structure=structure).calibrate(2 * X.flip(0))
+    if fitted:
+        rows = bnn.calibration.moment_factors
+        other.calibration.moment_factors = tuple(row._replace(factor=2 * row.factor) for row in rows)
+        assert not torch.allclose(moment_module(other)(X)[1], variance)
+    again = moment_module(other)
     again.load_state_dict(plain.state_dict())
+    assert torch.equal(again.eval()(X)[1], variance)
+
+
+def test_the_state_of_a_fitted_module_does_not_fit_one_without_factors():
+    bnn = bayesian(network(), posterior="normal").calibrate(X)
+    without = moment_module(bnn)
+    with pytest.raises(RuntimeError, match="factors"):
+        without.load_state_dict(moment_module(calibrate_moments(bnn, X, draws=16)).state_dict())
 
 
 class Attending(nn.Module):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mcrepar import bayesian, predict
+from mcrepar import bayesian, calibrate_moments, predict
 from mcrepar.nn.moments.tensor import MomentTensor
 from tests.conftest import seeded
 
@@ -126,3 +126,17 @@ def test_mutual_information_is_that_of_draws(options, end, batch_size):
     ratio = one.mutual_information.mean() / many.mutual_information.mean()
     assert not one.probs.requires_grad
     assert 0.85 < float(ratio) < 1.15  # as if classes were independent: 20 and more
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_log_softmax_of_logits_whose_input_is_not_random(classes, fitted):
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Sequential(nn.Linear(4, classes), nn.LogSoftmax(1)).double(), posterior="normal", initial_std=0.1)
+    x = randn(100, 4)
+    if fitted:
+        calibrate_moments(bnn, x, 400, seeded(3), likelihood="categorical")
+    one = predict(bnn, x, draws="moments", likelihood="categorical", generator=seeded(1))
+    many = predict(bnn, x, draws=4000, likelihood="categorical", generator=seeded(2))
+    ratio = one.mutual_information.mean() / many.mutual_information.mean()
+    assert 0.9 < float(ratio) < 1.1  # as if log probabilities were independent: 1/2 and 2/3

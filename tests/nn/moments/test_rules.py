@@ -554,3 +554,64 @@ def test_adaptive_max_pooling_that_keeps_a_dimension():
     x = MomentTensor(fixed(1, 2, 4, 6), fixed(1, 2, 4, 6).square())
     found, wanted = F.adaptive_max_pool2d(x, (None, 2)), F.adaptive_max_pool2d(x, (4, 2))
     assert torch.equal(found.expectation, wanted.expectation)
+
+
+@pytest.mark.parametrize(("mean", "dtype"), [(-9.0, torch.float64), (-5.5, torch.float32)])
+@pytest.mark.parametrize("act", [torch.relu, F.gelu])
+def test_behind_a_unit_that_is_off_the_gradient_vanishes(act, mean, dtype):
+    """Rounding leaves a derivative of a variance that is 0; it would be divided by that variance's root."""
+    m = torch.tensor([mean], dtype=dtype, requires_grad=True)
+    act(torch.relu(MomentTensor(m, torch.ones_like(m)))).expectation.sum().backward()
+    assert m.grad.abs() < 1e-3
+
+
+def test_half_precision_has_no_least_standard_deviation():
+    zero = torch.zeros(3, dtype=torch.float16)
+    out = F.leaky_relu(MomentTensor(zero, zero), 0.1)
+    assert out.dtype == torch.float16
+    assert not out.expectation.any()
+    assert not out.variance.any()
+
+
+def test_an_embedding_that_normalises_its_rows_is_refused():
+    with pytest.raises(MethodError, match="embedding with max_norm"):
+        F.embedding(INDEX, random(5, 3), max_norm=1.0)
+
+
+def test_instance_norm_in_training_stores_its_statistics():
+    x = random(3, 4, 6)
+    noisy, still, wanted = (nn.InstanceNorm1d(4, track_running_stats=True).double() for _ in range(3))
+    still(MomentTensor(x.expectation, torch.zeros_like(x.expectation)))
+    wanted(x.expectation)
+    torch.testing.assert_close(still.running_mean, wanted.running_mean)
+    torch.testing.assert_close(still.running_var, wanted.running_var)
+    noisy(x)
+    torch.testing.assert_close(noisy.running_mean, wanted.running_mean)
+    assert (noisy.running_var > wanted.running_var).all()
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        s = (x := ctx.saved_tensors[0]).sigmoid()
+        return grad * (s + x * s * (1 - s))
+
+
+def test_the_gradient_of_an_autograd_function_is_refused_and_its_values_are_not():
+    x = random(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(Swish.apply(x).expectation, (x * x.sigmoid()).expectation)
+    x = MomentTensor(x.expectation.requires_grad_(), x.variance)
+    with pytest.raises(MethodError, match="the gradient of Swish, an autograd"):
+        Swish.apply(x) + 1
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_what_goes_past_the_rules_has_a_sentence():
+    with pytest.raises(MethodError, match=r"detach.default, an operation below torch's functions"):
+        torch.tensor(random(2, 3))

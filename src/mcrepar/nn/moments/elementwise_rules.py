@@ -54,18 +54,21 @@ class _Relu(torch.autograd.Function):
     """max(x, 0): E = (m + sqrt(2 v) h) / 2 and Var = v (1 + e + b^2 - h^2) / 2.
 
     With b = m / sqrt(2 v), e = erf(b) and h = b e + exp(-b^2) / sqrt(pi), which is E |x| / sqrt(2 v). Derivatives
-    follow from dE f / dm = E f', dE f / dv = E f'' / 2; only m and v are saved for backward.
+    follow from dE f / dm = E f', dE f / dv = E f'' / 2. A variance that was rounded to 0 has a derivative of 0: what is
+    left of it by rounding would be divided by the next standard deviation, which is 0 too.
     """
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, v: Tensor) -> Pair:
-        ctx.save_for_backward(m, v)
-        return blockwise(_relu_block, m, v)
+        pair = blockwise(_relu_block, m, v)
+        ctx.save_for_backward(m, v, pair[1])
+        return pair
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> Pair:
-        m, v = ctx.saved_tensors
+        m, v, variance = ctx.saved_tensors
+        variance_grad = variance_grad.masked_fill(variance <= 0, 0.0)
         s = root(v)
         a = (m / s).clamp_(-BEYOND, BEYOND)
         upper, phi = 0.5 + 0.5 * torch.erf(a * ROOT_HALF), torch.exp(-0.5 * a * a) * DENSITY
@@ -88,14 +91,18 @@ def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tens
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
-    """max(x, 0)."""
+    """max(x, 0); half precision has no numbers between 0 and a standard deviation of 0.09 (`root`)."""
+    if m.dtype == torch.float16:
+        mean, variance = positive(m.float(), v.float())
+        return mean.half(), variance.half()
     found: Pair = _Relu.apply(m, v)  # type: ignore[no-untyped-call]
     return found
 
 
 def signed(m: Tensor, v: Tensor) -> Tensor:
     """P(x > 0) - P(x < 0)."""
-    return torch.erf(m / root(v) * ROOT_HALF)
+    single = v.float() if v.dtype == torch.float16 else v
+    return torch.erf(m / root(single) * ROOT_HALF).to(m.dtype)
 
 
 def leaky_relu(func: Any, x: MomentTensor, negative_slope: Any = 0.01) -> MomentTensor:
@@ -126,7 +133,7 @@ def maximum(a: Pair, b: Pair) -> Pair:
 def of_two(func: Any, a: Any, b: Any = None, **named: Any) -> Any:
     """torch.max and torch.min of two tensors; along a dimension they would say which number it is."""
     if not isinstance(b, Tensor) or named:
-        raise refusal(f"{func.__name__} along a dimension")
+        raise refusal(f"{func.__name__} of one tensor", "torch.amax(x, dim), whose negative serves for minima")
     return torch.maximum(a, b) if func.__name__ == "max" else torch.minimum(a, b)
 
 
@@ -159,13 +166,14 @@ class _Smooth(torch.autograd.Function):
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
         pair = blockwise(partial(_quadrature, f), m, v)
         ctx.f = f
-        ctx.save_for_backward(m, v, pair[0])
+        ctx.save_for_backward(m, v, *pair)
         return pair
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> tuple[None, Tensor, Tensor]:
-        m, v, mean = ctx.saved_tensors
+        m, v, mean, variance = ctx.saved_tensors
+        variance_grad = variance_grad.masked_fill(variance <= 0, 0.0)
         s, by_m, by_s = root(v), torch.zeros_like(m), torch.zeros_like(m)
         for x, w in normal_nodes(NODES):
             with torch.enable_grad():

@@ -32,11 +32,13 @@ class MomentModule(nn.Module):
         self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[MomentFactor, ...], output: Output
     ) -> None:
         super().__init__()
-        self.net, self.factors, self.output = net, factors, output
+        self.net, self.rows, self.output = net, factors, output
         self.parts = {name: 1 + len(weight.factors or ()) for name, weight in weights.items()}
         for k, weight in enumerate(weights.values()):
             for j, part in enumerate([weight.variance, *(weight.factors or ())]):
                 self.register_buffer(f"moment{k}_{j}", part.detach().clone())
+        numbers = [number for row in factors for number in (row.factor, *row.centre)]
+        self.register_buffer("factors", torch.tensor(numbers, dtype=weights[next(iter(weights))].dtype))
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of the output."""
@@ -48,7 +50,10 @@ class MomentModule(nn.Module):
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(self.net, held, args, kwargs, tie_weights=False)
 
-        return scaled(call, self.factors, self.output, args, kwargs)[:2]
+        sizes = [size for row in self.rows for size in (1, len(row.centre))]
+        found: Any = torch.split(self.get_buffer("factors"), sizes)
+        factors = [row._replace(factor=found[2 * k], centre=found[2 * k + 1]) for k, row in enumerate(self.rows)]
+        return scaled(call, factors, self.output, args, kwargs)[:2]
 
 
 def moment_module(bnn: nn.Module, *, output: Output = None) -> MomentModule:

@@ -155,6 +155,8 @@ def embedding(func: Any, input: Any, weight: Any, *rest: Any, **named: Any) -> M
     """The rows of the words."""
     if isinstance(input, MomentTensor):
         raise refusal("embedding of random numbers")
+    if named.get("max_norm", rest[1] if len(rest) > 1 else None) is not None:
+        raise refusal("embedding with max_norm")
     return MomentTensor(*(func(input, w, *rest, **named) for w in (weight.expectation, weight.variance)))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods import Likelihood, OneOfMany, likelihood_of
-from mcrepar.nn.batches import Batches, Output, fitting, real_tensors, the_tensor
+from mcrepar.nn.batches import Batches, Output, examples, fitting, real_tensors, the_tensor
 from mcrepar.nn.calibration import MomentFactor, complete
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.moment_pass import check_moments, members_of, moments_of_parts, scaled, weight_moments
@@ -61,8 +61,8 @@ def calibrate_moments(
     batches, chosen = Batches(x, 2**62, bnn), likelihood_of(likelihood)
     with evaluating(bnn), torch.no_grad():
         call = next(iter(batches), None)
-        if call is None:
-            raise ParameterError("calibrate_moments(bnn, x)", "x holds no batch", "at least one example")
+        if call is None or not examples(*call):
+            raise ParameterError("calibrate_moments(bnn, x)", "x holds no example", "at least one")
         for name, tensor in real_tensors(call):
             if not bool(tensor.isfinite().all()):
                 raise ParameterError("calibrate_moments(bnn, x)", f"{name} has numbers that are not finite", "finite x")

@@ -17,7 +17,7 @@ from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor
+from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor, check_graph
 from mcrepar.nn.prediction_passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
@@ -135,6 +135,7 @@ def scaled(
         scaling.check()
     if not isinstance(out, MomentTensor):
         return Moments(out, torch.zeros_like(out))
+    check_graph(out)
     return Moments(out.expectation, out.variance, out.mixed())
 
 
@@ -197,14 +198,14 @@ class Scaling:
         _, factor, centre = self.factors[self.count]
         self.count += 1
         variance = result.variance
-        if centre:
+        if len(centre):
             if result.shared is None:
                 raise MethodError(
                     "draws='moments' with fitted factors",
                     f"when factors were fitted, {name} was a mean over all positions of an image, at most {MOST}",
                     "mcrepar.calibrate_moments(bnn, x) with inputs of this size",
                 )
-            variance = result.shared(torch.tensor(centre))
+            variance = result.shared(torch.as_tensor(centre))
         return MomentTensor(result.expectation, variance * factor, samples=result.samples)
 
     def check(self, name: str = "the end") -> None:

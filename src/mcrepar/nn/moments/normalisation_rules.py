@@ -8,7 +8,7 @@ of first order (the delta method).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcrepar.nn.moments.linear_rules import spread
-from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
+from mcrepar.nn.moments.linear_rules import MIXED, spread
+from mcrepar.nn.moments.tensor import Mixing, MomentTensor, Row, moments, refusal
 
 
 def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> MomentTensor:
@@ -45,15 +45,20 @@ def batch_norm(
         running = mean, variance
         variance, mean = torch.var_mean(m, kept, correction=0)
         variance, n = variance + v.mean(kept), m.numel() / m.shape[1]
-        if running[0] is not None:
-            for stored, found in zip(running, (mean, variance * (n / max(n - 1, 1))), strict=True):
-                stored.lerp_(found.detach().to(stored.dtype), momentum)
+        _store(running, (mean, variance * (n / max(n - 1, 1))), momentum)
     rate = (variance + eps).rsqrt()
     if isinstance(weight, MomentTensor) or isinstance(bias, MomentTensor):
         return _affine((m - mean.view(shape)) * rate.view(shape), v * rate.square().view(shape), weight, bias, shape)
     rate = rate if weight is None else weight * rate
     shift = -mean * rate if bias is None else torch.addcmul(bias, mean, rate, value=-1)
     return MomentTensor(torch.addcmul(shift.view(shape), m, rate.view(shape)), v * rate.square().view(shape))
+
+
+def _store(running: Sequence[Any], found: Sequence[Tensor], momentum: float) -> None:
+    """Move the statistics that a norm layer keeps, if it keeps any, towards those of a batch."""
+    for stored, new in zip(running, found, strict=True):
+        if stored is not None:
+            stored.lerp_(new.detach().to(stored.dtype), momentum)
 
 
 def _standard(m: Tensor, v: Tensor, dims: list[int], eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
@@ -90,8 +95,14 @@ def instance_norm(
     func: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> MomentTensor:  # fmt: skip
-    """Every channel by itself, or by stored statistics."""
+    """Every channel by itself, or by stored statistics, which are those of the images on average."""
     if use_input_stats:
+        if running_mean is not None:
+            (m, v), kept = moments(input, zeros=True), list(range(2, input.dim()))
+            variance, mean = torch.var_mean(m, kept, correction=0)
+            n = m.shape[2:].numel()
+            found = mean.mean(0), (variance + v.mean(kept)).mean(0) * (n / max(n - 1, 1))
+            _store((moments(running_mean)[0], moments(running_var)[0]), found, momentum)
         return group_norm(func, input, input.shape[1], weight, bias, eps)
     return batch_norm(func, input, running_mean, running_var, weight, bias, False, momentum, eps)
 
@@ -114,6 +125,8 @@ def softmax(func: Any, x: MomentTensor, dim: int | None = None, *rest: Any, **na
     dim = (0 if x.dim() in (0, 1, 3) else 1) if dim is None else dim  # as torch has it
     out, logs = func(x.expectation, dim, *rest, **named), func.__name__ == "log_softmax"
     p, v, mixing = out.exp() if logs else out, x.variance.to(out.dtype), x.mixed()
+    if logs and mixing is None and x.dim() == 2 and x.shape[1] <= MIXED:  # independent logits share their log_softmax
+        mixing = Mixing(p.new_zeros(x.shape[1], 1), p.new_zeros(len(x), 1), v)
     if logs and mixing is not None and dim in (-1, 1):
         fitted = (x.variance.sum() / mixing.outputs.sum().clamp_min(torch.finfo(x.dtype).tiny)).detach()  # one factor
         result = MomentTensor(out, (fitted * mixing.variance_around(p)).to(out.dtype))

@@ -60,7 +60,7 @@ def _regression(likelihood: Normal | None, members: Sequence[Moments], draws: in
     """Closed form; the samples are quantiles of every output by itself, (k - 1/2) / draws, with variance 1."""
     m, v, noise = (torch.stack(t) for t in zip(*(_of_mean(likelihood, *pair[:2]) for pair in members), strict=True))
     mean = m.mean(0)  # of (members, examples, ...)
-    parts, each = (mean, noise.mean(0), v.mean(0) + m.var(0, correction=0)), draws // len(members)
+    parts, each = (mean, noise.mean(0), v.mean(0) + (m - mean).square().mean(0)), draws // len(members)
     if draws * mean.nbytes * (1 if likelihood is None else 2) > max_bytes:
         return Statistics(draws, *parts, None, None)
     z = torch.special.ndtri((torch.arange(each, dtype=torch.float64) + 0.5) / each)

@@ -17,7 +17,7 @@ from mcrepar.nn.moments.elementwise_rules import ELEMENTWISE_RULES
 from mcrepar.nn.moments.linear_rules import FACTORED, LIKE, LINEAR_RULES
 from mcrepar.nn.moments.normalisation_rules import NORMALISATION_RULES
 from mcrepar.nn.moments.pooling_rules import POOLING_RULES
-from mcrepar.nn.moments.tensor import MomentTensor, Row, Rule, refusal, unwritable
+from mcrepar.nn.moments.tensor import SAMPLED, MomentTensor, Row, Rule, check_graph, refusal, unwritable
 
 MOMENT_RULES: dict[str, Row | Rule] = {
     **LINEAR_RULES,
@@ -56,11 +56,13 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     if inside:
         func, args, kwargs = _out_of_place(func, name, target, args, kwargs)
     random = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
-    if key not in FACTORED and any(x.factors is not None for x in random):
+    for x in random:
+        check_graph(x)
+    if key not in FACTORED and not row.composite and any(x.factors is not None for x in random):
         raise MethodError(
             f"draws='moments' with the operation {name} on a weight with random factors",
             "only dense, convolutional and embedding layers multiply by them",
-            "draws=100, or structure='weights'",
+            f"{SAMPLED}, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
     if key in LIKE and not isinstance(result, MomentTensor):  # of its random argument it has the shape or the dtype

@@ -29,6 +29,7 @@ SHAPED = {
 }  # fmt: skip
 LARGEST_RATIO = 1e30  # of variances, whose squares are finite
 TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
+SAMPLED = "draws=100 (draws=1 in elbo)"  # what to do where mean and variance are not to be had
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
 
 
@@ -139,10 +140,12 @@ class MomentTensor(Tensor):
     shared: SharedVariance | None = None  # of a mean over all positions, its variance where they depend on each other
 
     @staticmethod
-    def __new__(cls, expectation: Tensor, *args: Any, **kwargs: Any) -> MomentTensor:
+    def __new__(cls, expectation: Tensor, variance: Tensor, *args: Any, **kwargs: Any) -> MomentTensor:
         """A tensor without numbers of its own."""
-        x = expectation
-        return Tensor._make_wrapper_subclass(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device)
+        x, graph = expectation, expectation.requires_grad or variance.requires_grad
+        return Tensor._make_wrapper_subclass(
+            cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device, requires_grad=graph
+        )
 
     def __init__(
         self, expectation: Tensor, variance: Tensor, factors: Factors | None = None, samples: tuple[Tensor, ...] = ()
@@ -178,7 +181,11 @@ class MomentTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Whatever comes here went past the rules."""
-        raise refusal(operation(func))
+        raise MethodError(
+            f"draws='moments' with {operation(func)}, an operation below torch's functions",
+            "no rule can be found for it: torch.tensor(x), torch.func.vmap and scripted functions go there directly",
+            f"{SAMPLED}, or torch's functions, which have rules",
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -192,14 +199,26 @@ def operation(func: Callable[..., Any]) -> str:
     return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # type: ignore[attr-defined]
 
 
-def refusal(name: str) -> MethodError:
+def refusal(name: str, instead: str | None = None) -> MethodError:
     """What to say of an operation without a rule."""
     asked = f"draws='moments' with the operation {name}"
     if name in DECISIONS:
         why = "it would decide on values of activations, which have a distribution here and no single value"
-        return MethodError(asked, why, "draws=100")
-    rule = f"mcrepar.nn.moments.rules.MOMENT_RULES[{name.split()[0]!r}] = a rule of your own"
-    return MethodError(asked, "there is no rule for mean and variance of its result", f"draws=100, or {rule}")
+        return MethodError(asked, why, SAMPLED)
+    rule = instead or f"mcrepar.nn.moments.rules.MOMENT_RULES[{name.split()[0]!r}] = a rule of your own"
+    return MethodError(asked, "there is no rule for mean and variance of its result", f"{SAMPLED}, or {rule}")
+
+
+def check_graph(x: MomentTensor) -> None:
+    """Refuse the result of an autograd.Function, whose gradient would go nowhere: mean and variance have the graph."""
+    with torch._C.DisableTorchFunctionSubclass():
+        node = x.grad_fn
+    if node is not None:
+        raise MethodError(
+            f"draws='moments' with the gradient of {node.name().removesuffix('Backward')}, an autograd.Function",
+            "its backward is one of values, and mean and variance would have no gradient",
+            "draws=1, the same function of torch's own operations, or checkpoints with use_reentrant=False",
+        )
 
 
 def unwritable(instead: str) -> MethodError:
