@@ -121,7 +121,7 @@ class User:
             async with connect(self.url, max_size=2**24) as self.socket:
                 view = self.random.choice(list(CHANGES))
                 await self.ask("init", {**self.fields, "view": view})
-                while time.perf_counter() < until:
+                while time.perf_counter() < until or not self.seconds:  # one change at least, however slow the machine
                     await asyncio.sleep(self.random.expovariate(1 / pause))
                     if self.random.random() < 0.1:
                         view = self.random.choice(list(CHANGES))
