@@ -112,7 +112,7 @@ def _classes(task: str, goal: Goal, methods: dict[str, list[Any]]) -> str:
     lower, informed = 1 - n / nll, _mean(ours, "test", "mutual_information")
     met = {"accuracy": a >= accuracy - goal.accuracy, "NLL": lower >= goal.nll, "ECE": e <= goal.ece}
     change = f"{abs(100 * lower):.0f} % {'lower' if lower > 0 else 'higher'}"
-    values = {"accuracy": f"{round(100 * (a - accuracy), 1) + 0:+.1f} points", "NLL": change, "ECE": f"{e:.3f}"}
+    values = {"accuracy": f"{100 * (a - accuracy):+z.1f} points", "NLL": change, "ECE": f"{e:.3f}"}
     reached = ", ".join(f"{key}: {_yes(met[key])} ({value})" for key, value in values.items())
     why = []
     if not met["accuracy"]:

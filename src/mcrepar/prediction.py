@@ -305,7 +305,7 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
     likelihood.check_output(out)
     if isinstance(likelihood, OneOfMany):
         p = likelihood.probs(out)
-        return p, p * (1 - p), p
+        return p, p * (1 - p), p  # mean and aleatoric variance of the labels, by one softmax
     columns = [likelihood.mean(out), likelihood.aleatoric(out)]
     if isinstance(likelihood, Bernoulli):
         yes = likelihood.probs(out)

@@ -179,7 +179,7 @@ def the_tensor(out: Any, output: Output) -> Tensor:
 
 def check_examples(mean: Tensor, asked: str = "predict(bnn, x)") -> None:
     """Refuse outputs that are not finite, by their examples."""
-    wrong = ~mean.isfinite().reshape(len(mean), mean[:1].numel() or 1).all(1) if len(mean) else mean.new_zeros(0)
+    wrong = ~mean.isfinite().unsqueeze(-1).flatten(1).all(1)  # an empty batch has no example that is wrong
     if bool(wrong.any()):
         first, count = int(wrong.nonzero()[0]), int(wrong.sum())
         why = f"the output is not finite for {count} of {len(wrong)} examples, the first being {first}"

@@ -321,7 +321,7 @@ def test_factors_of_an_attention_s_last_projection():
     )
     x = torch.randn(4, 5, 8, generator=seeded(0), dtype=torch.float64)
     one, many = (predict(bnn, (x, x, x), draws=draws, generator=seeded(1), output=0) for draws in ("moments", 4000))
-    assert 0.9 < float(one.epistemic.sum() / many.epistemic.sum()) < 1.1  # false alarms: below 1e-6
+    assert 0.9 < float(one.epistemic.sum() / many.epistemic.sum()) < 1.1  # false alarms: below 1e-5
 
 
 def test_bad_arguments():

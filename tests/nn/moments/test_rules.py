@@ -558,7 +558,7 @@ def test_adaptive_max_pooling_that_keeps_a_dimension():
 
 @pytest.mark.parametrize(("mean", "dtype"), [(-9.0, torch.float64), (-5.5, torch.float32)])
 @pytest.mark.parametrize("act", [torch.relu, F.gelu])
-def test_behind_a_unit_that_is_off_the_gradient_vanishes(act, mean, dtype):
+def test_behind_a_dead_unit_the_gradient_vanishes(act, mean, dtype):
     """Rounding leaves a derivative of a variance that is 0; it would be divided by that variance's root."""
     m = torch.tensor([mean], dtype=dtype, requires_grad=True)
     act(torch.relu(MomentTensor(m, torch.ones_like(m)))).expectation.sum().backward()

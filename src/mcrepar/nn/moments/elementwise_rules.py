@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from mcrepar.distributions.quadrature import normal_nodes
 from mcrepar.nn.moments.linear_rules import square
-from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, refusal
+from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, precise, refusal
 
 NODES = 16
 BLOCK = 2**16  # numbers of an activation that are worked on at once: temporaries stay in the cache
@@ -80,7 +80,7 @@ class _Relu(torch.autograd.Function):
 
 
 def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None) -> Pair:
-    s = v.clamp_min(math.sqrt(torch.finfo(v.dtype).tiny)).mul_(2).sqrt_()
+    s = root(v).mul_(1 / ROOT_HALF)
     b = (m / s).clamp_(-BEYOND * ROOT_HALF, BEYOND * ROOT_HALF)
     e, q = torch.erf(b), b * b
     phi = torch.exp(-LOG_ROOT_PI - q)  # exp(-b^2) / sqrt(pi)
@@ -91,18 +91,15 @@ def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tens
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
-    """max(x, 0); half precision has no numbers between 0 and a standard deviation of 0.09 (`root`)."""
-    if m.dtype == torch.float16:
-        mean, variance = positive(m.float(), v.float())
-        return mean.half(), variance.half()
-    found: Pair = _Relu.apply(m, v)  # type: ignore[no-untyped-call]
-    return found
+    """max(x, 0), in single precision at least: the least standard deviation of half precision (`root`) is 0.09."""
+    mean, variance = _Relu.apply(*precise(m, v))  # type: ignore[no-untyped-call]
+    return mean.to(m.dtype), variance.to(v.dtype)
 
 
 def signed(m: Tensor, v: Tensor) -> Tensor:
     """P(x > 0) - P(x < 0)."""
-    single = v.float() if v.dtype == torch.float16 else v
-    return torch.erf(m / root(single) * ROOT_HALF).to(m.dtype)
+    wide_m, wide_v = precise(m, v)
+    return torch.erf(wide_m / root(wide_v) * ROOT_HALF).to(m.dtype)
 
 
 def leaky_relu(func: Any, x: MomentTensor, negative_slope: Any = 0.01) -> MomentTensor:
@@ -133,7 +130,7 @@ def maximum(a: Pair, b: Pair) -> Pair:
 def of_two(func: Any, a: Any, b: Any = None, **named: Any) -> Any:
     """torch.max and torch.min of two tensors; along a dimension they would say which number it is."""
     if not isinstance(b, Tensor) or named:
-        raise refusal(f"{func.__name__} of one tensor", "torch.amax(x, dim), whose negative serves for minima")
+        raise refusal(f"{func.__name__} of one tensor", "torch.amax(x, dim), and -torch.amax(-x, dim) for minima")
     return torch.maximum(a, b) if func.__name__ == "max" else torch.minimum(a, b)
 
 
@@ -166,14 +163,13 @@ class _Smooth(torch.autograd.Function):
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
         pair = blockwise(partial(_quadrature, f), m, v)
         ctx.f = f
-        ctx.save_for_backward(m, v, *pair)
+        ctx.save_for_backward(m, v, pair[0])
         return pair
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> tuple[None, Tensor, Tensor]:
-        m, v, mean, variance = ctx.saved_tensors
-        variance_grad = variance_grad.masked_fill(variance <= 0, 0.0)
+        m, v, mean = ctx.saved_tensors
         s, by_m, by_s = root(v), torch.zeros_like(m), torch.zeros_like(m)
         for x, w in normal_nodes(NODES):
             with torch.enable_grad():

@@ -32,13 +32,14 @@ class MomentModule(nn.Module):
         self, net: nn.Module, weights: dict[str, MomentTensor], factors: tuple[MomentFactor, ...], output: Output
     ) -> None:
         super().__init__()
-        self.net, self.rows, self.output = net, factors, output
+        self.net, self.output = net, output
         self.parts = {name: 1 + len(weight.factors or ()) for name, weight in weights.items()}
         for k, weight in enumerate(weights.values()):
             for j, part in enumerate([weight.variance, *(weight.factors or ())]):
                 self.register_buffer(f"moment{k}_{j}", part.detach().clone())
+        self.operations = [(row.operation, len(row.centre)) for row in factors]
         numbers = [number for row in factors for number in (row.factor, *row.centre)]
-        self.register_buffer("factors", torch.tensor(numbers, dtype=weights[next(iter(weights))].dtype))
+        self.register_buffer("factors", torch.tensor(numbers, dtype=next(iter(weights.values())).dtype))
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of the output."""
@@ -50,9 +51,10 @@ class MomentModule(nn.Module):
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(self.net, held, args, kwargs, tie_weights=False)
 
-        sizes = [size for row in self.rows for size in (1, len(row.centre))]
-        found: Any = torch.split(self.get_buffer("factors"), sizes)
-        factors = [row._replace(factor=found[2 * k], centre=found[2 * k + 1]) for k, row in enumerate(self.rows)]
+        numbers: Any = torch.split(
+            self.get_buffer("factors"), [n for _, centre in self.operations for n in (1, centre)]
+        )
+        factors = [MomentFactor(name, *numbers[2 * k : 2 * k + 2]) for k, (name, _) in enumerate(self.operations)]
         return scaled(call, factors, self.output, args, kwargs)[:2]
 
 

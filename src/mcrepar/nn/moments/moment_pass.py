@@ -17,7 +17,7 @@ from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor, check_graph
+from mcrepar.nn.moments.tensor import SAMPLED, Factors, Mixing, MomentTensor, check_graph
 from mcrepar.nn.prediction_passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
@@ -50,7 +50,7 @@ def check_moments(net: nn.Module) -> list[BayesianModule]:
                 raise MethodError(
                     f"draws='moments' with posterior {tensor.options.posterior.name!r} for {tensor.name}",
                     "its weights have no finite variance",
-                    "draws=100, or a posterior with a variance, such as 'normal' or 'radial'",
+                    f"{SAMPLED}, or a posterior with a variance, such as 'normal' or 'radial'",
                 )
     return parts
 

@@ -43,15 +43,21 @@ def batch_norm(
     mean, variance = moments(running_mean)[0], moments(running_var)[0]
     if training or mean is None:
         running = mean, variance
-        variance, mean = torch.var_mean(m, kept, correction=0)
-        variance, n = variance + v.mean(kept), m.numel() / m.shape[1]
-        _store(running, (mean, variance * (n / max(n - 1, 1))), momentum)
+        mean, variance, unbiased = _statistics(m, v, kept)
+        _store(running, (mean, unbiased), momentum)
     rate = (variance + eps).rsqrt()
     if isinstance(weight, MomentTensor) or isinstance(bias, MomentTensor):
         return _affine((m - mean.view(shape)) * rate.view(shape), v * rate.square().view(shape), weight, bias, shape)
     rate = rate if weight is None else weight * rate
     shift = -mean * rate if bias is None else torch.addcmul(bias, mean, rate, value=-1)
     return MomentTensor(torch.addcmul(shift.view(shape), m, rate.view(shape)), v * rate.square().view(shape))
+
+
+def _statistics(m: Tensor, v: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and expected variance over dimensions, and n / (n - 1) of the latter, which norm layers store."""
+    variance, mean = torch.var_mean(m, dims, correction=0)
+    variance, n = variance + v.mean(dims), math.prod(m.shape[k] for k in dims)
+    return mean, variance, variance * (n / max(n - 1, 1))
 
 
 def _store(running: Sequence[Any], found: Sequence[Tensor], momentum: float) -> None:
@@ -98,11 +104,9 @@ def instance_norm(
     """Every channel by itself, or by stored statistics, which are those of the images on average."""
     if use_input_stats:
         if running_mean is not None:
-            (m, v), kept = moments(input, zeros=True), list(range(2, input.dim()))
-            variance, mean = torch.var_mean(m, kept, correction=0)
-            n = m.shape[2:].numel()
-            found = mean.mean(0), (variance + v.mean(kept)).mean(0) * (n / max(n - 1, 1))
-            _store((moments(running_mean)[0], moments(running_var)[0]), found, momentum)
+            mean, _, unbiased = _statistics(*moments(input, zeros=True), list(range(2, input.dim())))
+            running = moments(running_mean)[0], moments(running_var)[0]
+            _store(running, (mean.mean(0), unbiased.mean(0)), momentum)
         return group_norm(func, input, input.shape[1], weight, bias, eps)
     return batch_norm(func, input, running_mean, running_var, weight, bias, False, momentum, eps)
 
@@ -125,7 +129,7 @@ def softmax(func: Any, x: MomentTensor, dim: int | None = None, *rest: Any, **na
     dim = (0 if x.dim() in (0, 1, 3) else 1) if dim is None else dim  # as torch has it
     out, logs = func(x.expectation, dim, *rest, **named), func.__name__ == "log_softmax"
     p, v, mixing = out.exp() if logs else out, x.variance.to(out.dtype), x.mixed()
-    if logs and mixing is None and x.dim() == 2 and x.shape[1] <= MIXED:  # independent logits share their log_softmax
+    if logs and mixing is None and x.dim() == 2 and x.shape[1] <= MIXED:  # log probabilities share their normaliser
         mixing = Mixing(p.new_zeros(x.shape[1], 1), p.new_zeros(len(x), 1), v)
     if logs and mixing is not None and dim in (-1, 1):
         fitted = (x.variance.sum() / mixing.outputs.sum().clamp_min(torch.finfo(x.dtype).tiny)).detach()  # one factor

@@ -67,7 +67,7 @@ class Mixing(NamedTuple):
 
     def variance_around(self, p: Tensor) -> Tensor:
         """Var (y - sum_d p_d y_d) = C_cc - 2 (C p)_c + p^T C p, C the covariance of the outputs."""
-        weight, x, y, p = _precise(*self[:3], p)
+        weight, x, y, p = precise(*self[:3], p)
         with _without_autocast(p):
             own = (y - x @ weight.square().mT).clamp_min(0.0)  # noise that is not shared
             product = (x * (p @ weight)) @ weight.mT + own * p  # C p
@@ -75,7 +75,7 @@ class Mixing(NamedTuple):
 
     def root(self) -> Tensor:
         """A root of the correlation matrix of every example's outputs, (examples, outputs, outputs)."""
-        weight, x, y = _precise(*self[:3])
+        weight, x, y = precise(*self[:3])
         tiny = torch.finfo(y.dtype).tiny
         ratio = x.unsqueeze(1) / y.clamp_min(tiny).unsqueeze(2)
         rows = weight * ratio.clamp_max(LARGEST_RATIO).sqrt()
@@ -92,7 +92,7 @@ class Mixing(NamedTuple):
         return root
 
 
-def _precise(*tensors: Tensor) -> list[Tensor]:
+def precise(*tensors: Tensor) -> list[Tensor]:
     """In one dtype, of single precision at least: halves have too few digits for differences of variances."""
     dtype = torch.float32
     for t in tensors:
@@ -224,7 +224,7 @@ def check_graph(x: MomentTensor) -> None:
 def unwritable(instead: str) -> MethodError:
     """What to say where random numbers would go into a tensor that holds one value for each."""
     asked = "draws='moments' with an operation that writes random numbers into an ordinary tensor"
-    return MethodError(asked, "it has no place for their variance", f"draws=100, or {instead}")
+    return MethodError(asked, "it has no place for their variance", f"{SAMPLED}, or {instead}")
 
 
 def moments(x: Any, zeros: bool = False) -> tuple[Any, Any]:
