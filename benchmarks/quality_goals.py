@@ -197,7 +197,7 @@ def _volumes(found: dict[str, Any]) -> list[str]:
 
 def _detection(by: dict[str, dict[str, list[Any]]]) -> str:
     """AUROC of out-of-distribution images by mutual information beside the twin's by entropy."""
-    twins, ours, reached, ensembles = [], [], [], []
+    twins, ours, reached, ensembles, members = [], [], [], [], []
     for task, short in DETECTED.items():
         if TWIN not in by[task] or (name := chosen(by[task])) is None:
             continue
@@ -207,10 +207,14 @@ def _detection(by: dict[str, dict[str, list[Any]]]) -> str:
         twins.append(f"{short} {other:.3f}")
         ours.append(f"{short}, {name}: {mean:.3f} ({_seeds(runs)})")
         reached.append(f"{short}: {_yes(mean > other)}")
-        several = [ood(run)["mutual_information"] for run in by[task].get(ENSEMBLE, ())]
-        ensembles += [f"{short} {sum(several) / len(several):.3f}"] if several else []
+        of = {name: [ood(run)["mutual_information"] for run in runs] for name, runs in by[task].items()}
+        if ENSEMBLE in of:
+            several = sum(of[ENSEMBLE]) / len(of[ENSEMBLE])
+            ensembles.append(f"{short} {several:.3f}")
+            best = max((sum(auc) / len(auc) for name, auc in of.items() if name.endswith("members")), default=None)
+            members += [] if best is None else [f"{short} {_yes(best >= several)} ({best:.3f})"]
     why = f"The ensemble of 5 has {', '.join(ensembles)}" if ensembles else "No ensemble has been run"
     return (
         f"| OOD AUROC by mutual information | - | by entropy: {', '.join(twins)} | {', '.join(ours)} | above the "
-        f"twin's; at least the ensemble's with members | {', '.join(reached)}; members: open | {why} |"
+        f"twin's; at least the ensemble's with members | {', '.join(reached)}; members: {', '.join(members) or 'open'} | {why} |"
     )

@@ -100,11 +100,11 @@ def sgd(parameters: Iterable[Any], task: Task, rate: float = 1.0) -> torch.optim
 
 
 class Deterministic(Learner):
-    """The plain network."""
+    """The plain network; `rate` multiplies the task's learning rate."""
 
-    def __init__(self, task: Task, data_size: int) -> None:
+    def __init__(self, task: Task, data_size: int, rate: float = 1.0) -> None:
         net = task.network()
-        super().__init__(net, sgd(net.parameters(), task))
+        super().__init__(net, sgd(net.parameters(), task, rate))
 
     def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
         return F.cross_entropy(self.model(x), y)

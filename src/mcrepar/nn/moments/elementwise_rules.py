@@ -1,7 +1,7 @@
 """Rules of activation functions: mean and variance of f(x) for a Normal x.
 
 ReLU has a closed form, and with it whatever is made of maxima (Clark 1961); smooth functions take 16 nodes of Gauss and
-Hermite. Variances are computed as v times a function of m / sqrt(v): m^2 does not cancel.
+Hermite. Variances are computed as v times a function of m / sqrt(v): squares of large means do not cancel.
 """
 
 from __future__ import annotations
@@ -51,28 +51,26 @@ def blockwise(f: Callable[..., Pair], m: Tensor, v: Tensor) -> Pair:
 
 
 class _Relu(torch.autograd.Function):
-    """max(x, 0): E = (m + sqrt(2 v) h) / 2 and Var = v (1 + e + b^2 - h^2) / 2.
+    """max(x, 0): E = (m c + sqrt(2 v) d) / 2 and Var = v (c - t (t - 2 b)) / 2.
 
-    With b = m / sqrt(2 v), e = erf(b) and h = b e + exp(-b^2) / sqrt(pi), which is E |x| / sqrt(2 v). Derivatives
-    follow from dE f / dm = E f', dE f / dv = E f'' / 2. A variance that was rounded to 0 has a derivative of 0: what is
-    left of it by rounding would be divided by the next standard deviation, which is 0 too.
+    With b = m / sqrt(2 v), c = erfc(-b), d = exp(-b^2) / sqrt(pi) and t = b c + d. What is left of a unit that is off
+    is no difference of large numbers, so that the next layer can divide by its root. Derivatives follow from
+    dE f / dm = E f', dE f / dv = E f'' / 2.
     """
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, v: Tensor) -> Pair:
-        pair = blockwise(_relu_block, m, v)
-        ctx.save_for_backward(m, v, pair[1])
-        return pair
+        ctx.save_for_backward(m, v)
+        return blockwise(_relu_block, m, v)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> Pair:
-        m, v, variance = ctx.saved_tensors
-        variance_grad = variance_grad.masked_fill(variance <= 0, 0.0)
+        m, v = ctx.saved_tensors
         s = root(v)
         a = (m / s).clamp_(-BEYOND, BEYOND)
-        upper, phi = 0.5 + 0.5 * torch.erf(a * ROOT_HALF), torch.exp(-0.5 * a * a) * DENSITY
-        mean = m * upper + s * phi
+        upper, phi = 0.5 * torch.erfc(-ROOT_HALF * a), torch.exp(-0.5 * a * a) * DENSITY
+        mean = (m * upper + s * phi).clamp_min_(0.0)
         return (
             mean_grad * upper + variance_grad * (2 * mean * (1 - upper)),
             mean_grad * (0.5 * phi / s) + variance_grad * (upper - mean * phi / s),
@@ -80,14 +78,13 @@ class _Relu(torch.autograd.Function):
 
 
 def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None) -> Pair:
-    s = root(v).mul_(1 / ROOT_HALF)
-    b = (m / s).clamp_(-BEYOND * ROOT_HALF, BEYOND * ROOT_HALF)
-    e, q = torch.erf(b), b * b
-    phi = torch.exp(-LOG_ROOT_PI - q)  # exp(-b^2) / sqrt(pi)
-    mean = torch.lerp(m, s.mul_(phi).addcmul_(m, e), 0.5, out=mean)
-    h = phi.addcmul_(b, e)
-    q.add_(e).addcmul_(h, h, value=-1)
-    return mean, torch.addcmul(v, v, q, out=variance).mul_(0.5).clamp_min_(0.0)
+    s = root(v).mul_(-1 / ROOT_HALF)
+    b = (m / s).clamp_(-BEYOND * ROOT_HALF, BEYOND * ROOT_HALF)  # of the other sign
+    c, d = torch.erfc(b), (b * b).add_(LOG_ROOT_PI).neg_().exp_()
+    mean = torch.mul(m, c, out=mean).addcmul_(s, d, value=-1).mul_(0.5).clamp_min_(0.0)
+    t = d.addcmul_(b, c, value=-1)
+    c.addcmul_(t, b.mul_(2).add_(t), value=-1)
+    return mean, torch.mul(v, c, out=variance).mul_(0.5).clamp_min_(0.0)
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
@@ -127,11 +124,11 @@ def maximum(a: Pair, b: Pair) -> Pair:
     return n + mean, (variance - w * signed(m - n, v + w)).clamp_min(0.0)
 
 
-def of_two(func: Any, a: Any, b: Any = None, **named: Any) -> Any:
+def of_two(func: Any, input: Any, other: Any = None, **named: Any) -> Any:
     """torch.max and torch.min of two tensors; along a dimension they would say which number it is."""
-    if not isinstance(b, Tensor) or named:
+    if not isinstance(other, Tensor) or named:
         raise refusal(f"{func.__name__} of one tensor", "torch.amax(x, dim), and -torch.amax(-x, dim) for minima")
-    return torch.maximum(a, b) if func.__name__ == "max" else torch.minimum(a, b)
+    return torch.maximum(input, other) if func.__name__ == "max" else torch.minimum(input, other)
 
 
 def clamp(func: Any, x: MomentTensor, min: Any = None, max: Any = None) -> MomentTensor:
@@ -161,25 +158,30 @@ class _Smooth(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, f: Callable[[Tensor], Tensor], m: Tensor, v: Tensor) -> Pair:
-        pair = blockwise(partial(_quadrature, f), m, v)
         ctx.f = f
-        ctx.save_for_backward(m, v, pair[0])
-        return pair
+        ctx.save_for_backward(m, v)
+        return blockwise(partial(_quadrature, f), m, v)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> tuple[None, Tensor, Tensor]:
-        m, v, mean = ctx.saved_tensors
-        s, by_m, by_s = root(v), torch.zeros_like(m), torch.zeros_like(m)
+        m, v = ctx.saved_tensors
+        s, centre, mean = root(v), ctx.f(m), torch.zeros_like(m)
+        by_m, by_s = ([torch.zeros_like(m), torch.zeros_like(m)] for _ in range(2))  # of the mean, of the second moment
         for x, w in normal_nodes(NODES):
             with torch.enable_grad():
                 u = (m + s * x).requires_grad_()
                 value = ctx.f(u)
-            weight = mean_grad + 2 * variance_grad * (value.detach() - mean)
-            (slope,) = torch.autograd.grad(value, u, weight)
-            by_m.add_(slope, alpha=w)
-            by_s.add_(slope, alpha=w * x)
-        return None, by_m, by_s / (2 * s)
+            (slope,) = torch.autograd.grad(value, u, torch.ones_like(u))
+            d = value.detach() - centre
+            mean.add_(d, alpha=w)
+            for k, part in enumerate((slope, d * slope)):
+                by_m[k].add_(part, alpha=w)
+                by_s[k].add_(part, alpha=w * x)
+        m_grad, s_grad = (
+            mean_grad * first + 2 * variance_grad * (second - mean * first) for first, second in (by_m, by_s)
+        )
+        return None, m_grad, s_grad / (2 * s)
 
 
 def _quadrature(
@@ -196,13 +198,14 @@ def _quadrature(
 
 
 def smooth(func: Any, x: MomentTensor, *rest: Any, **named: Any) -> MomentTensor:
-    """Any smooth function of single numbers, by quadrature."""
+    """Any smooth function of single numbers, by quadrature, in single precision at least."""
 
     def f(u: Tensor) -> Tensor:
         value: Tensor = func(u, *rest, **named)
         return value
 
-    return MomentTensor(*_Smooth.apply(f, x.expectation, x.variance))  # type: ignore[no-untyped-call]
+    mean, variance = _Smooth.apply(f, *precise(x.expectation, x.variance))  # type: ignore[no-untyped-call]
+    return MomentTensor(mean.to(x.dtype), variance.to(x.dtype))
 
 
 def glu(func: Any, x: Any, dim: int = -1) -> Any:

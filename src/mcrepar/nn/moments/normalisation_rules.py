@@ -56,7 +56,8 @@ def batch_norm(
 def _statistics(m: Tensor, v: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and expected variance over dimensions, and n / (n - 1) of the latter, which norm layers store."""
     variance, mean = torch.var_mean(m, dims, correction=0)
-    variance, n = variance + v.mean(dims), math.prod(m.shape[k] for k in dims)
+    n = math.prod(m.shape[k] for k in dims)
+    variance = variance + v.mean(dims) * (1 - 1 / n)
     return mean, variance, variance * (n / max(n - 1, 1))
 
 
