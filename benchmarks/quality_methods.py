@@ -55,9 +55,7 @@ def in_spread(scale: float, loc_scale: float = 10.0, **options: Any) -> Callable
 
 METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "deterministic": Deterministic,
-    "deterministic, SGD x 2": partial(Deterministic, rate=2.0),
     "deterministic, SGD x 4": partial(Deterministic, rate=4.0),
-    "deterministic, SGD x 8": partial(Deterministic, rate=8.0),
     "dropout": Dropout,
     "ensemble of 5": Ensemble,
     "last-layer Laplace": LastLayerLaplace,
@@ -89,11 +87,8 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .3, SGD": in_fan_in(0.3, adam=0.0, scale_rate=1e-2),
     "fan-in .5, auto, SGD": in_fan_in(0.5, forward="auto", adam=0.0, scale_rate=1e-2),
     "fan-in .5, auto, SGD x 4": in_fan_in(0.5, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
-    "fan-in .1, auto, SGD x 4": in_fan_in(0.1, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .2, auto, SGD x 4": in_fan_in(0.2, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .3, auto, SGD x 4": in_fan_in(0.3, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
-    "fan-in .3, loc 1, auto, SGD x 4": in_fan_in(0.3, 1.0, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
-    "fan-in .3, auto, SGD x 8": in_fan_in(0.3, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=8.0),
     "fan-in .5, loc 1, auto, SGD x 4": in_fan_in(0.5, 1.0, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in 1, auto, SGD x 4": in_fan_in(1.0, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .1, one draw, SGD": in_fan_in(0.1, forward="weights", adam=0.0, scale_rate=1e-2),

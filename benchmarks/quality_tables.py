@@ -83,7 +83,7 @@ def classes_block(found: dict[str, Any]) -> list[str]:
 
 def fashion_block(found: dict[str, Any]) -> list[str]:
     """The deterministic network and what we recommend, on the task that most seeds were run on."""
-    names = {"deterministic": "deterministic", "fan-in .5, auto": "hierarchical prior, scale=0.5"}
+    names = {"deterministic": "deterministic", "fan-in .5, auto, SGD x 4": "hierarchical prior, scale=0.5"}
     rows = []
     for method, name in names.items():
         runs = [run for run in found.values() if (run["task"], run["method"]) == ("fashion-lenet5", method)]

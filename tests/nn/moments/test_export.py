@@ -106,3 +106,16 @@ def test_an_exported_program_takes_any_number_of_examples():
     x = torch.randn(1000, 4, generator=seeded(1))
     for found, wanted in zip(program.module()(x), plain(x), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_factors_keep_their_digits_and_are_where_the_network_is():
+    bnn = bayesian(network(), posterior="normal").calibrate(X)
+    calibrate_moments(bnn, X)
+    wanted = [row.factor for row in bnn.calibration.moment_factors]
+    halves = moment_module(bnn.to(torch.bfloat16))
+    assert halves(X.bfloat16())[1].dtype == torch.bfloat16
+    kept = set(halves.factors.tolist())
+    assert all(any(abs(factor - number) < 1e-6 * abs(factor) for number in kept) for factor in wanted)
+    dense = bayesian(nn.Linear(2, 3), posterior="normal")
+    calibrate_moments(dense, X[:, :, 0, 0])
+    assert moment_module(dense.to("meta")).factors.device.type == "meta"

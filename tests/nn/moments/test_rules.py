@@ -642,6 +642,14 @@ def test_the_gradient_of_an_autograd_function_is_refused_and_its_values_are_not(
         Swish.apply(x) + 1
 
 
+def test_a_full_backward_hook_is_refused_by_its_name():
+    layer = nn.Linear(3, 2).double()
+    layer.register_full_backward_hook(lambda module, before, after: None)
+    x = random(2, 3)
+    with pytest.raises(MethodError, match=r"a full backward hook on a module.*remove the hook"):
+        torch.relu(layer(MomentTensor(x.expectation.requires_grad_(), x.variance)))
+
+
 @pytest.mark.filterwarnings("ignore:To copy construct")
 def test_what_goes_past_the_rules_has_a_sentence():
     with pytest.raises(MethodError, match=r"detach.default, an operation below torch's functions"):

@@ -13,7 +13,7 @@ from mcrepar.nn.batches import Output
 from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.moment_pass import check_moments, scaled, weight_moments
-from mcrepar.nn.moments.tensor import Factors, MomentTensor
+from mcrepar.nn.moments.tensor import Factors, MomentTensor, precise
 from mcrepar.nn.prediction_passes import evaluating, stored_statistics
 from mcrepar.nn.swap import plain_copy
 
@@ -39,7 +39,8 @@ class MomentModule(nn.Module):
                 self.register_buffer(f"moment{k}_{j}", part.detach().clone())
         self.operations = [(row.operation, len(row.centre)) for row in factors]
         numbers = [number for row in factors for number in (row.factor, *row.centre)]
-        self.register_buffer("factors", torch.tensor(numbers, dtype=next(iter(weights.values())).dtype))
+        (like,) = precise(next(iter(weights.values())).variance)
+        self.register_buffer("factors", torch.tensor(numbers, dtype=like.dtype, device=like.device))
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of the output."""
@@ -54,7 +55,9 @@ class MomentModule(nn.Module):
         numbers: Any = torch.split(
             self.get_buffer("factors"), [n for _, centre in self.operations for n in (1, centre)]
         )
-        factors = [MomentFactor(name, *numbers[2 * k : 2 * k + 2]) for k, (name, _) in enumerate(self.operations)]
+        factors: list[Any] = [  # without a dimension: a factor does not decide the dtype of what it multiplies
+            MomentFactor(name, numbers[2 * k][0], numbers[2 * k + 1]) for k, (name, _) in enumerate(self.operations)
+        ]
         return scaled(call, factors, self.output, args, kwargs)[:2]
 
 

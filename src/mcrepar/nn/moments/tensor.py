@@ -213,6 +213,12 @@ def check_graph(x: MomentTensor) -> None:
     """Refuse the result of an autograd.Function, whose gradient would go nowhere: mean and variance have the graph."""
     with torch._C.DisableTorchFunctionSubclass():
         node = x.grad_fn
+    if node is not None and "BackwardHook" in node.name():
+        raise MethodError(
+            "draws='moments' with a full backward hook on a module",
+            "it would be called with the gradient of a value, and mean and variance have the graph",
+            "draws=1, or remove the hook",
+        )
     if node is not None:
         raise MethodError(
             f"draws='moments' with the gradient of {node.name().removesuffix('Backward')}, an autograd.Function",
