@@ -108,6 +108,17 @@ def test_an_exported_program_takes_any_number_of_examples():
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "layers", [[nn.GroupNorm(2, 4)], [nn.InstanceNorm1d(4)], [nn.Flatten(), nn.Linear(12, 3), nn.LogSoftmax(1)]]
+)
+def test_norms_and_log_softmax_of_an_exported_program_take_any_number_of_examples(layers):
+    plain = moment_module(bayesian(nn.Sequential(nn.Conv1d(2, 4, 2), *layers), posterior="normal", initial_std=0.2))
+    x = torch.randn(9, 2, 4, generator=seeded(1))
+    program = torch.export.export(plain, (x[:3],), dynamic_shapes=(({0: torch.export.Dim("batch")},),))
+    for found, wanted in zip(program.module()(x), plain(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_factors_keep_their_digits_and_are_where_the_network_is():
     bnn = bayesian(network(), posterior="normal").calibrate(X)
     calibrate_moments(bnn, X)

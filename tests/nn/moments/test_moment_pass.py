@@ -453,3 +453,17 @@ def test_calibration_checks_the_output():
         calibrate_moments(
             bayesian(nn.Linear(5, 3).double()), X, likelihood=mcrepar.likelihoods.Normal("heteroscedastic")
         )
+
+
+def test_squares_that_do_not_fit_into_half_precision():
+    """Autocast to float16 is left out; a network in float16 is refused."""
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4)))
+    x = 1000 * torch.rand(8, 16)
+    wanted = predict(bnn, x, draws="moments", likelihood="categorical")
+    for given in (x, x.half()):
+        with torch.autocast("cpu", torch.float16):
+            found = predict(bnn, given, draws="moments", likelihood="categorical")
+        torch.testing.assert_close(found.probs, wanted.probs, rtol=0, atol=1e-3)
+    with pytest.raises(MethodError, match="of a network in float16"):
+        predict(bnn.half(), x.half(), draws="moments")

@@ -654,3 +654,47 @@ def test_a_full_backward_hook_is_refused_by_its_name():
 def test_what_goes_past_the_rules_has_a_sentence():
     with pytest.raises(MethodError, match=r"detach.default, an operation below torch's functions"):
         torch.tensor(random(2, 3))
+
+
+def test_arguments_may_have_the_names_that_torch_gives_them():
+    a, b = random(2, 4), random(2, 4, seed=1)
+    pairs = [
+        (torch.cat(tensors=[a, b], dim=1), torch.cat([a, b], 1)),
+        (torch.stack(tensors=[a, b]), torch.stack([a, b])),
+        (torch.add(a, other=b), a + b),
+        (torch.mul(input=a, other=b), a * b),
+        (torch.div(a, other=2.0), a / 2.0),
+        (torch.maximum(a, other=b), torch.maximum(a, b)),
+        (torch.minimum(a, other=b), torch.minimum(a, b)),
+        (torch.max(a, other=b), torch.maximum(a, b)),
+        (torch.matmul(a, other=b.mT), a @ b.mT),
+        (torch.where(condition=MASK[:4], input=a, other=b), torch.where(MASK[:4], a, b)),
+        (torch.amax(a, axis=1), torch.amax(a, 1)),
+        (torch.mean(a, axis=1, keepdims=True), a.mean(1, keepdim=True)),
+    ]
+    for found, wanted in pairs:
+        torch.testing.assert_close(found.expectation, wanted.expectation)
+        torch.testing.assert_close(found.variance, wanted.variance)
+    with pytest.raises(MethodError, match="add with out="):
+        torch.add(a, b, out=a)
+
+
+@pytest.mark.parametrize("rule", [lambda func, x: func(x.expectation), lambda func, x: None])
+def test_a_rule_of_ones_own_that_returns_no_moments_is_told(rule, monkeypatch):
+    monkeypatch.setitem(MOMENT_RULES, "atan", rule)
+    with pytest.raises(MethodError, match=r"MOMENT_RULES\['atan'\]: the rule returned a \w+, which has no variance"):
+        torch.atan(random(3))
+
+
+def test_weights_of_attention_that_are_used_are_refused_by_name():
+    attention, x = nn.MultiheadAttention(4, 2).double(), random(3, 1, 4)
+    out, weights = attention(x, x, x)
+    assert isinstance(out, MomentTensor)
+    for use in (lambda: weights @ x, lambda: weights[0], lambda: torch.matmul(weights, x.expectation)):
+        with pytest.raises(MethodError, match="whose weights are used"):
+            use()
+
+
+def test_group_norm_of_no_example():
+    x = random(2, 4, 3)[:0]
+    assert F.group_norm(x, 2).variance.shape == (0, 4, 3)

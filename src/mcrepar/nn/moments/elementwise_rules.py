@@ -236,8 +236,11 @@ ELEMENTWISE_RULES: Mapping[str, Row] = {
     "leaky_relu": Row(leaky_relu),
     "prelu": Row(prelu),
     **{name: Row(lambda func, x: leaky_relu(func, x, -1.0)) for name in ("abs", "__abs__", "absolute")},
-    "maximum": Row(lambda func, a, b: MomentTensor(*maximum(moments(a, zeros=True), moments(b, zeros=True))), fitted=2),
-    "minimum": Row(lambda func, a, b: -torch.maximum(-a, -b), composite=True),
+    "maximum": Row(
+        lambda func, input, other: MomentTensor(*maximum(moments(input, zeros=True), moments(other, zeros=True))),
+        fitted=2,
+    ),
+    "minimum": Row(lambda func, input, other: -torch.maximum(-input, -other), composite=True),
     **{name: Row(of_two, composite=True) for name in ("max", "min")},
     **{name: Row(clamp) for name in ("clamp", "clip")},
     "hardtanh": Row(lambda func, x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val), composite=True),

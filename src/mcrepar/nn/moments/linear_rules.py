@@ -74,11 +74,11 @@ def spread(call: Callable[[Any, Any], Tensor], x: Any, xv: Tensor | None, y: Any
     return first + call(xv, y * y) if torch.is_grad_enabled() else first.add_(call(xv, y * y))
 
 
-def product(func: Any, a: Any, b: Any, *rest: Any, **named: Any) -> MomentTensor:
+def product(func: Any, input: Any, other: Any, *rest: Any, **named: Any) -> MomentTensor:
     """Any operation that is linear in both arguments; a number times itself is a square."""
-    if a is b and func.__name__.strip("_") in ("mul", "multiply"):
-        return square(func, a)
-    (x, xv), (y, yv) = moments(a), moments(b)
+    if input is other and func.__name__.strip("_") in ("mul", "multiply"):
+        return square(func, input)
+    (x, xv), (y, yv) = moments(input), moments(other)
     variance = spread(lambda p, q: func(p, q, *rest, **named), x, xv, y, yv)
     return MomentTensor(func(x, y, *rest, **named), variance)
 
@@ -97,22 +97,23 @@ def einsum(func: Any, equation: str, *operands: Any) -> MomentTensor:
     return product(lambda a, b: func(equation, a, b), *tensors)
 
 
-def division(func: Any, a: Any, b: Any, **named: Any) -> MomentTensor:
+def division(func: Any, input: Any, other: Any, **named: Any) -> MomentTensor:
     """By a number or a tensor that is not random."""
-    if isinstance(b, MomentTensor) or named.get("rounding_mode") is not None:
-        raise refusal("div by random numbers" if isinstance(b, MomentTensor) else "div with a rounding mode")
-    mean = func(a.expectation, b)
-    return MomentTensor(mean, (a.variance / (b * b)).expand_as(mean))
+    random = isinstance(other, MomentTensor)
+    if random or named.get("rounding_mode") is not None:
+        raise refusal("div by random numbers" if random else "div with a rounding mode")
+    mean = func(input.expectation, other)
+    return MomentTensor(mean, (input.variance / (other * other)).expand_as(mean))
 
 
 # ---- sums, views, and what puts numbers together
 
 
-def sum_of_two(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> MomentTensor:
+def sum_of_two(func: Any, input: Any, other: Any, *, alpha: Any = 1) -> MomentTensor:
     """a + alpha b, a - alpha b or b - alpha a; of a tensor with itself the sum is a multiple."""
-    (x, xv), (y, yv), name = moments(a), moments(b), func.__name__
+    (x, xv), (y, yv), name = moments(input), moments(other), func.__name__
     mean: Tensor = func(x, y, alpha=alpha) if alpha != 1 else func(x, y)
-    if a is b:
+    if input is other:
         return MomentTensor(mean, xv * (1 + (-alpha if "sub" in name else alpha)) ** 2)
     scales = (alpha * alpha, 1) if "rsub" in name else (1, alpha * alpha)
     parts = [v * scale if scale != 1 else v for v, scale in zip((xv, yv), scales, strict=True) if v is not None]
@@ -166,11 +167,11 @@ def joined(func: Any, tensors: Any, *rest: Any, **named: Any) -> MomentTensor:
     return MomentTensor(func(means, *rest, **named), func(variances, *rest, **named))
 
 
-def chosen(func: Any, condition: Any, a: Any, b: Any) -> MomentTensor:
+def chosen(func: Any, condition: Any, input: Any, other: Any) -> MomentTensor:
     """torch.where by a condition that is not random."""
     if isinstance(condition, MomentTensor):
         raise refusal("nonzero")
-    (x, xv), (y, yv) = moments(a), moments(b)
+    (x, xv), (y, yv) = moments(input), moments(other)
     mean = func(condition, x, y)
     zero = mean.new_zeros(())
     variance = func(condition, zero if xv is None else xv, zero if yv is None else yv)

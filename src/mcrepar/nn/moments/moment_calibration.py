@@ -36,8 +36,8 @@ def calibrate_moments(
 
     factor = sum Var_k a_k / sum Var a over the activations a that a layer gives for x, layer after layer. A mean over
     all positions of an image takes into account how alike they are (`positions`), where that is nearer to the draws.
-    Factors are numbers in the state_dict and in saved folders; they hold for the weights as they are, so fit them after
-    training.
+    Factors are numbers in the state_dict and in saved folders (an ordinary network with Bayesian layers has them in
+    deep copies and pickles only); they hold for the weights as they are, so fit them after training.
 
     Args:
         bnn: a Bayesian neural network, or an ordinary one that contains Bayesian layers; it is returned.

@@ -45,6 +45,12 @@ def check_moments(net: nn.Module) -> list[BayesianModule]:
                 "frozen weights are one network, without a variance",
                 "draws=1 there, or draws='moments' outside of it",
             )
+        if any(parameter.dtype == torch.float16 for parameter in part.parameters()):
+            raise MethodError(
+                "draws='moments' of a network in float16",
+                "the square of an activation above 256 does not fit into it",
+                f"bnn.bfloat16(), bnn.float(), or {SAMPLED}",
+            )
         for tensor in (tensor for random in random_tensors(part).values() for tensor in random.tensors):
             if not _has_variance(tensor):
                 raise MethodError(
@@ -129,7 +135,8 @@ def scaled(
 ) -> Moments:
     """Mean and variance of the output of a network that holds moments of weights, by these factors."""
     scaling = Scaling(factors)
-    with settling(scaling) if factors else contextlib.nullcontext():
+    wide, args, kwargs = _without_float16(args, kwargs)
+    with settling(scaling) if factors else contextlib.nullcontext(), wide:
         out = the_tensor(net(*args, **kwargs), output)
     if factors:
         scaling.check()
@@ -137,6 +144,17 @@ def scaled(
         return Moments(out, torch.zeros_like(out))
     check_graph(out)
     return Moments(out.expectation, out.variance, out.mixed())
+
+
+def _without_float16(
+    args: Any, kwargs: Mapping[str, Any]
+) -> tuple[contextlib.AbstractContextManager[Any], Any, Mapping[str, Any]]:
+    """A pass leaves autocast to float16 out, for squares of activations above 256 do not fit into it."""
+    where = next((t.device.type for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)), "cpu")
+    if not torch.is_autocast_enabled(where) or torch.get_autocast_dtype(where) != torch.float16:
+        return contextlib.nullcontext(), args, kwargs
+    args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.float() if t.dtype == torch.float16 else t, (args, kwargs))
+    return torch.autocast(where, enabled=False), args, kwargs
 
 
 def moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:

@@ -92,10 +92,9 @@ def group_norm(
     func: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> MomentTensor:
     """Over groups of channels and all positions."""
-    m, v = moments(input, zeros=True)
-    shape, grouped = m.shape, (len(m), num_groups, -1)
-    m, v = _standard(m.reshape(grouped), v.reshape(grouped), [-1], eps)
-    return _affine(m.view(shape), v.view(shape), weight, bias, [1, -1, *[1] * (len(shape) - 2)])
+    m, v = (t.unflatten(1, (num_groups, -1)).flatten(2) for t in moments(input, zeros=True))
+    m, v = (t.view(input.shape) for t in _standard(m, v, [-1], eps))
+    return _affine(m, v, weight, bias, [1, -1, *[1] * (input.dim() - 2)])
 
 
 def instance_norm(
@@ -131,7 +130,7 @@ def softmax(func: Any, x: MomentTensor, dim: int | None = None, *rest: Any, **na
     out, logs = func(x.expectation, dim, *rest, **named), func.__name__ == "log_softmax"
     p, v, mixing = out.exp() if logs else out, x.variance.to(out.dtype), x.mixed()
     if logs and mixing is None and x.dim() == 2 and x.shape[1] <= MIXED:  # log probabilities share their normaliser
-        mixing = Mixing(p.new_zeros(x.shape[1], 1), p.new_zeros(len(x), 1), v)
+        mixing = Mixing(p.new_zeros(x.shape[1], 1), torch.zeros_like(p[:, :1]), v)
     if logs and mixing is not None and dim in (-1, 1):
         fitted = (x.variance.sum() / mixing.outputs.sum().clamp_min(torch.finfo(x.dtype).tiny)).detach()  # one factor
         result = MomentTensor(out, (fitted * mixing.variance_around(p)).to(out.dtype))
@@ -173,8 +172,17 @@ def _added(mask: Tensor, like: Any, kept: bool) -> Tensor:
     return zeros.masked_fill(~mask if kept else mask, -math.inf)
 
 
-def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, None]:
-    """nn.MultiheadAttention by the rules of its parts; the weights of its attention are not returned."""
+class AttentionWeightsWithoutMoments:
+    """What nn.MultiheadAttention returns in the place of its weights, which may be thrown away but not used."""
+
+    def _used(self, *args: Any, **kwargs: Any) -> Any:
+        raise refusal("multi_head_attention_forward whose weights are used", "F.scaled_dot_product_attention")
+
+    __matmul__ = __mul__ = __getitem__ = __torch_function__ = _used
+
+
+def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """nn.MultiheadAttention by the rules of its parts; the weights of its attention have no moments."""
     bound = signature(func).bind(*args, **kwargs)
     bound.apply_defaults()
     given = SimpleNamespace(**bound.arguments)
@@ -199,7 +207,8 @@ def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, Non
     added: Any = sum(_added(part, parts[0], kept=False) for part in masks) if masks else None
     out = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], added).permute(2, 0, 1, 3).flatten(2)
     out = F.linear(out, given.out_proj_weight, given.out_proj_bias)
-    return out if batched else out.squeeze(1), None
+    weights_of_attention = AttentionWeightsWithoutMoments() if given.need_weights else None
+    return out if batched else out.squeeze(1), weights_of_attention
 
 
 NORMALISATION_RULES: Mapping[str, Row] = {

@@ -27,6 +27,8 @@ MOMENT_RULES: dict[str, Row | Rule] = {
 }
 """rule(func, *args, **kwargs) is the result of func with its mean and variance, a MomentTensor (or several)."""
 
+FIRST = ("condition", "input", "tensors")  # what torch's functions call their first argument
+SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}  # which torch takes from NumPy
 POINTWISE = {*ELEMENTWISE_RULES, "batch_norm", "add", "sub", "mul", "div", "neg", "clone", "contiguous"}  # by position
 Settle = Callable[[str, MomentTensor], MomentTensor]  # what becomes of a result whose variance has a factor
 _SETTLE: ContextVar[Settle | None] = ContextVar("factors of variances", default=None)
@@ -44,13 +46,18 @@ def settling(settle: Settle) -> Iterator[None]:
 
 def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an operation by its rule, written into the first argument where the operation is in place."""
-    if not args and "input" in kwargs:
-        args = (kwargs.pop("input"),)
+    for other, usual in SPELLINGS.items():
+        if other in kwargs:
+            kwargs[usual] = kwargs.pop(other)
+    first = next((word for word in FIRST if not args and word in kwargs), None)
+    args = args if first is None else (kwargs.pop(first),)
     inside = bool(kwargs.pop("inplace", False)) or (name.endswith("_") and not name.endswith("__"))
     key = name[:-1] if inside and name.endswith("_") else name
     found = MOMENT_RULES.get(key)
-    if found is None or kwargs.get("out") is not None:
+    if found is None:
         raise refusal(name)
+    if kwargs.get("out") is not None:
+        raise refusal(f"{name} with out=", "the operation without out=, or in place")
     row = found if isinstance(found, Row) else Row(found)
     target = args[0]
     if inside:
@@ -65,6 +72,12 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
             f"{SAMPLED}, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
+    if row is not found and not any(isinstance(leaf, MomentTensor) for leaf in pytree.tree_leaves(result)):
+        raise MethodError(
+            f"MOMENT_RULES[{key!r}]",
+            f"the rule returned a {type(result).__name__}, which has no variance",
+            "return MomentTensor(mean, variance)",
+        )
     if key in LIKE and not isinstance(result, MomentTensor):  # of its random argument it has the shape or the dtype
         return result
     if random[0].samples and not row.composite:
