@@ -22,7 +22,7 @@ from mcrepar.nn.moments.tensor import MomentTensor, Row, moments, precise, refus
 NODES = 16
 BLOCK = 2**16  # numbers of an activation that are worked on at once: temporaries stay in the cache
 BEYOND = 12.0  # standard deviations beyond which nothing is left; the exponential function is slow where it underflows
-ROOT_HALF, DENSITY, LOG_ROOT_PI = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi), 0.5 * math.log(math.pi)
+ROOT_HALF, DENSITY, LOG2_TWO_ROOT_PI = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi), 1 + 0.5 * math.log2(math.pi)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -80,11 +80,12 @@ class _Relu(torch.autograd.Function):
 def _relu_block(m: Tensor, v: Tensor, mean: Tensor | None = None, variance: Tensor | None = None) -> Pair:
     s = root(v).mul_(-1 / ROOT_HALF)
     b = (m / s).clamp_(-BEYOND * ROOT_HALF, BEYOND * ROOT_HALF)  # of the other sign
-    c, d = torch.erfc(b), (b * b).add_(LOG_ROOT_PI).neg_().exp_()
-    mean = torch.mul(m, c, out=mean).addcmul_(s, d, value=-1).mul_(0.5).clamp_min_(0.0)
-    t = d.addcmul_(b, c, value=-1)
-    c.addcmul_(t, b.mul_(2).add_(t), value=-1)
-    return mean, torch.mul(v, c, out=variance).mul_(0.5).clamp_min_(0.0)
+    half_c = torch.erfc(b).mul_(0.5)
+    half_d = (b * b).mul_(-1 / math.log(2)).sub_(LOG2_TWO_ROOT_PI).exp2_()  # exp2 is faster than exp
+    mean = torch.mul(m, half_c, out=mean).addcmul_(s, half_d, value=-1).clamp_min_(0.0)
+    half_t = half_d.addcmul_(b, half_c, value=-1)
+    share = half_c.addcmul_(half_t, b.add_(half_t), value=-2)
+    return mean, torch.mul(v, share, out=variance).clamp_min_(0.0)
 
 
 def positive(m: Tensor, v: Tensor) -> Pair:
