@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -205,3 +207,52 @@ def test_refusals(make, error, message):
 def test_groups_refuse_what_is_no_learning_rate(rates):
     with pytest.raises(ParameterError, match="it is no learning rate"):
         mcrepar.optim.groups(mcrepar.bayesian(nn.Linear(2, 1)), **rates)
+
+
+def pickled(pair):
+    return pickle.loads(pickle.dumps(pair))  # noqa: S301
+
+
+def saved_by_torch(pair):
+    file = io.BytesIO()
+    torch.save(pair, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved_by_torch])
+def test_a_copy_of_network_and_optimizer_goes_on_to_the_same_bits(copied):
+    bnn = network()
+    optimizer = NaturalGradient(bnn, 0.05, data_size=32, scale_lr=1e-3)
+    torch.manual_seed(1)
+    train(bnn, optimizer, 3)
+    twin, other = copied((bnn, optimizer))
+    kept = [p.detach().clone() for p in bnn.parameters()]
+    torch.manual_seed(2)
+    train(twin, other, 3)
+    assert all(torch.equal(a, b) for a, b in zip(kept, bnn.parameters(), strict=True))
+    torch.manual_seed(2)
+    train(bnn, optimizer, 3)
+    assert all(torch.equal(a, b) for a, b in zip(bnn.parameters(), twin.parameters(), strict=True))
+    assert other.state_dict().keys() == {"state", "param_groups"}
+
+
+def test_sparse_gradients_are_refused_before_anything_moves():
+    torch.manual_seed(0)
+    bnn = bayesian(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)), select="1.*")
+    optimizer = NaturalGradient(bnn, data_size=4)
+    elbo(bnn, likelihoods.Normal(), torch.arange(4), torch.zeros(4, 1), data_size=4).loss.backward()
+    before = copy.deepcopy(bnn.state_dict())
+    with pytest.raises(MethodError, match=r"sparse gradient of a parameter of shape \(5, 3\).*sparse=False"):
+        optimizer.step()
+    assert all(torch.equal(t, before[name]) for name, t in bnn.state_dict().items())
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    bnn = bayesian(nn.Linear(3, 1), "normal")
+    optimizer = NaturalGradient(bnn, data_size=4)
+    adam = torch.optim.Adam([{"params": group["params"]} for group in optimizer.param_groups])
+    with pytest.raises(ParameterError, match=r"saved by another optimizer.*Use the state_dict of a NaturalGradient"):
+        optimizer.load_state_dict(adam.state_dict())
+    elbo(bnn, likelihoods.Normal(), torch.ones(4, 3), torch.zeros(4, 1), data_size=4).loss.backward()
+    optimizer.step()

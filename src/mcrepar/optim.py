@@ -138,6 +138,23 @@ class NaturalGradient(torch.optim.Optimizer):
                 self.state[tensor.loc]["initial_log_scale"] = float(tensor.log_scale.detach().mean())
         self.scales: dict[Tensor, Tensor] = {t.loc: t.log_scale for t in found if t.loc is not None}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy and a pickled optimizer keep: all, and not what a state_dict holds alone."""
+        return {**super().__getstate__(), "curvatures": self.curvatures, "scales": self.scales}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where another optimizer of the same network, built alike, was saved.
+
+        Args:
+            state_dict: of a NaturalGradient; that of another optimizer is refused.
+        """
+        kinds = [[group.get("kind") for group in groups] for groups in (self.param_groups, state_dict["param_groups"])]
+        if kinds[0] != kinds[1]:
+            why = "it was saved by another optimizer, or for a network whose parameters have other roles"
+            instead = "the state_dict of a NaturalGradient of the same network"
+            raise ParameterError("NaturalGradient.load_state_dict(state_dict)", why, instead)
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step, scales before means; parameters without a gradient stay as they are.
@@ -149,6 +166,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_gradients()
         for group in self.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
             if moved:
@@ -156,6 +174,14 @@ class NaturalGradient(torch.optim.Optimizer):
                     group, moved
                 )
         return loss
+
+    def _check_gradients(self) -> None:
+        """Refuse sparse gradients before anything has moved."""
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                asked = f"NaturalGradient.step with the sparse gradient of a parameter of shape {tuple(p.shape)}"
+                why = "its running average of gradients is dense"
+                raise MethodError(asked, why, "dense gradients, as of nn.Embedding(..., sparse=False)")
 
     def _move_scales(self, group: dict[str, Any], scales: list[Tensor]) -> None:
         steps = torch._foreach_mul(_gradients(scales), group["lr"] * group["data_size"])

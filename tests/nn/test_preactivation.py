@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import mcrepar
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Normal
-from mcrepar.nn.preactivation import Preactivation, capture
+from mcrepar.nn.preactivation import AffineOutput, Preactivation, capture
 from mcrepar.objective import elbo
 from tests.conftest import seeded, z_score
 
@@ -262,3 +263,40 @@ def test_frozen_weights_are_refused():
     bnn = layer()
     with bnn.frozen("mean"), pytest.raises(MethodError, match=r"its weights are frozen\. Use"):
         law_of(bnn, randn(1, 4))
+
+
+class Doubled(AffineOutput):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.net(x)
+
+    def of_last_layer(self, u: Preactivation) -> Preactivation:
+        return Preactivation(2 * u.loc, tuple(replace(p, square=4 * p.square, tensor=None) for p in u.parts))
+
+
+def test_the_last_layer_is_found_behind_an_affine_map():
+    inner = plain(nn.ReLU(), nn.Linear(3, 2)).double()
+    bnn, x = mcrepar.bayesian(Doubled(inner), posterior="radial", forward="weights", select="net.2.*"), randn(5, 3)
+    before = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in bnn.modules()]
+    found = law_of(bnn, x)
+    features, layer = inner[0](x).relu(), bnn.latents["net/2/weight"]
+    expected = (features**2) @ (4 * layer.log_scale.exp() ** 2).T
+    torch.testing.assert_close(found.parts[0].square, expected)
+    with torch.no_grad(), bnn.frozen("mean"):
+        expected = bnn(x)
+    torch.testing.assert_close(found.loc.detach(), expected)
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in bnn.modules()] == before
+
+
+@pytest.mark.parametrize("net", [plain(nn.ReLU()), Written("output"), Written("features")], ids=["relu", "out", "in"])
+def test_behind_an_affine_map_nothing_else_may_follow_the_layer(net):
+    bnn = mcrepar.bayesian(Doubled(net))
+    with pytest.raises(MethodError, match=NOT_DENSE):
+        law_of(bnn, torch.ones(4, 3))
+    hooked = mcrepar.bayesian(Doubled(plain()))
+    hooked.net.register_forward_hook(lambda wrapper, args, out: out.mul_(2))
+    with pytest.raises(MethodError, match=NOT_DENSE):
+        law_of(hooked, torch.ones(4, 3))

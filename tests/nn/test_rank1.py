@@ -330,3 +330,16 @@ def test_a_wrapped_network_has_the_gradients_of_the_plain_one(tmp_path):
         assert all(bool(p.isfinite().all()) for p in bnn.parameters())
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_vmap_over_draws_has_the_networks_of_the_members():
+    """With factors that hardly vary, every row of vmap is one of the members, and all of them come up."""
+    net, x = layer("linear")
+    bnn = bayesian(net, structure="rank1", initial_std=1e-9, members=3)
+    with torch.no_grad():
+        mapped = torch.func.vmap(lambda k: bnn(x), randomness="different")(torch.arange(50))
+        wanted = bnn(x[:1].expand(3, -1))
+    assert mapped.shape == (50, 3, 4)
+    nearest = torch.cdist(mapped[:, 0], wanted).min(1)
+    assert nearest.values.max() < 1e-5
+    assert set(nearest.indices.tolist()) == {0, 1, 2}

@@ -10,7 +10,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar import ParameterError, bayesian, posterior, prior
-from mcrepar.nn.select import is_norm, options_of, places, selected, spread
+from mcrepar.nn.select import is_norm, options_of, places, selected, spread, unit
 
 
 class Net(nn.Module):
@@ -229,3 +229,20 @@ def test_an_unknown_option_is_refused():
 def test_a_frozen_network_is_called_frozen():
     with pytest.raises(ParameterError, match=r"all parameters of the network are frozen.*requires_grad_\(True\)"):
         bayesian(nn.Linear(2, 1).requires_grad_(False))
+
+
+FANS = {
+    "transposed": (nn.ConvTranspose2d(8, 8, 3), {"weight": 72, "bias": 72}),
+    "transposed, depthwise": (nn.ConvTranspose2d(8, 8, 3, groups=8), {"weight": 9, "bias": 9}),
+    "transposed, two groups": (nn.ConvTranspose1d(6, 4, 5, groups=2), {"weight": 15, "bias": 15}),
+    "two groups": (nn.Conv1d(6, 4, 5, groups=2), {"weight": 15, "bias": 15}),
+    "lstm": (nn.LSTM(5, 7), {"weight_ih_l0": 5, "weight_hh_l0": 7, "bias_ih_l0": 5, "bias_hh_l0": 7}),
+    "cell": (nn.GRUCell(5, 7), {"weight_ih": 5, "weight_hh": 7, "bias_ih": 5, "bias_hh": 7}),
+    "attention": (nn.MultiheadAttention(6, 2), {"in_proj_weight": 6, "in_proj_bias": 6}),
+}
+
+
+@pytest.mark.parametrize(("layer", "inputs"), FANS.values(), ids=list(FANS))
+def test_the_fan_in_counts_what_a_unit_reads(layer, inputs):
+    found = {place.name: unit(place, "fan_in") for place in places(layer) if place.name in inputs}
+    assert found == {name: pytest.approx(count**-0.5) for name, count in inputs.items()}

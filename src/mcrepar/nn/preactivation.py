@@ -124,6 +124,16 @@ class Preactivation:
         return [(zeta.mean(0), zeta.square().mean(0)) for zeta in zetas], cross
 
 
+class AffineOutput(nn.Module):
+    """A network whose output is an affine map, number by number, of that of the network inside."""
+
+    net: nn.Module
+
+    def of_last_layer(self, u: Preactivation) -> Preactivation:
+        """The distribution of the output, given that of `net`."""
+        raise NotImplementedError
+
+
 # ---- finding the layer
 
 
@@ -142,11 +152,21 @@ def capture(
         if owner.mode == "per_example" or frozen_weights(owner) is not None:
             what = "its layers run example by example" if owner.mode == "per_example" else "its weights are frozen"
             raise MethodError("last_layer_draws", what, "forward='weights' or 'local', outside of frozen(...)")
-    seen: list[_Use] = []
+    seen: list[_Use] = []  # of dense layers
+    mapped: list[_Use] = []  # of affine maps at the end of a part
+    inside: dict[nn.Module, Tensor] = {}  # the outputs before those
+    wrappers = [owner.net for owner in owners if isinstance(owner.net, AffineOutput)]
 
     def keep(layer: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Any) -> None:
         features = args[0] if args else kwargs["input"]
         seen.append(_Use(layer, features, output, (_content(features), _content(output))))
+
+    def keep_inside(net: nn.Module, args: object, output: Tensor) -> None:
+        inside[net] = output
+
+    def keep_mapped(wrapper: nn.Module, args: object, output: Tensor) -> None:
+        before = inside[wrapper.get_submodule("net")]
+        mapped.append(_Use(wrapper, before, output, (_content(before), _content(output))))
 
     def begin(net: nn.Module, args: object) -> None:
         """A network that runs again before it was tried takes its run of before back (forward="auto")."""
@@ -155,10 +175,15 @@ def capture(
     with locked(owner.slots.lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
         for layer in homes:  # before the user's hooks, whose output is not the layer's
             stack.callback(layer.register_forward_hook(keep, prepend=True, with_kwargs=True).remove)
+        for wrapper in wrappers:
+            stack.callback(wrapper.net.register_forward_hook(keep_inside).remove)
+            stack.callback(wrapper.register_forward_hook(keep_mapped, prepend=True).remove)
         for owner in owners:
             stack.callback(owner.net.register_forward_pre_hook(begin, prepend=True).remove)
         output = run()
-    if not seen or seen[-1].output is not output or seen[-1].changed:
+    use = mapped[-1] if mapped and mapped[-1].output is output and not mapped[-1].changed else None
+    last = output if use is None else use.features
+    if not seen or seen[-1].output is not last or seen[-1].changed:
         raise MethodError(
             "last_layer_draws",
             "the network's output is not that of a dense layer (nn.Linear), as it is",
@@ -169,12 +194,13 @@ def capture(
         raise _refusal(name, "it is used more than once, so its input depends on its weights")
     if not {"weight", "bias"} <= layer._parameters.keys():  # weight_norm, spectral_norm, any parametrization
         raise _refusal(name, "its weight or bias is parametrized, a function of other tensors")
-    return output, preactivation(layer, seen[-1].features, *homes[layer], projects)
+    found = preactivation(layer, seen[-1].features, *homes[layer], projects)
+    return output, found if use is None or not isinstance(use.layer, AffineOutput) else use.layer.of_last_layer(found)
 
 
 @dataclass(frozen=True, eq=False)
 class _Use:
-    """One call of a dense layer, and what input and output held then."""
+    """One call of a dense layer or of an affine map, and what input and output held then."""
 
     layer: nn.Module
     features: Tensor

@@ -299,7 +299,7 @@ def factors(bnn: BayesianModule, batch: int, first: int | Tensor = 0) -> dict[st
 def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, every example with factors of its own."""
     start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
-    first = start if torch.compiler.is_compiling() else int(start)  # a graph does not read a number
+    first = start if transformed() else int(start)  # neither a graph nor vmap reads a number
     found = factors(bnn, max(examples(args, kwargs), 1), first)  # an empty batch has an empty output
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:

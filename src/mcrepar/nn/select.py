@@ -190,14 +190,21 @@ def unit(place: Place, relative: str) -> float:
     """
     if relative == "spread":
         return spread(place)
-    beside = [p for owner in place.owners for p in owner.parameters(recurse=False) if p.dim() > 1]
-    weight = place.parameter if place.parameter.dim() > 1 else next(iter(beside), None)
+    weight = place.parameter if place.parameter.dim() > 1 else _weight_of_bias(place)
     if weight is None or any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in place.owners):
         return 1.0  # every number enters by itself
     inputs = weight[0].numel()
-    if any(isinstance(owner, nn.modules.conv._ConvTransposeNd) for owner in place.owners):
-        inputs = weight[:, 0].numel()  # (inputs, outputs, ...)
+    for owner in place.owners:
+        if isinstance(owner, nn.modules.conv._ConvTransposeNd):  # (inputs, outputs of a group, ...)
+            inputs = weight[:, 0].numel() // owner.groups
     return 1 / math.sqrt(inputs)
+
+
+def _weight_of_bias(place: Place) -> Tensor | None:
+    """The weight of its layer whose name is that of the bias (bias_hh_l0 has weight_hh_l0), else the first; or None."""
+    beside = {n: p for owner in place.owners for n, p in owner.named_parameters(recurse=False) if p.dim() > 1}
+    own = place.name.rpartition(".")[2].replace("bias", "weight")
+    return beside.get(own, next(iter(beside.values()), None))
 
 
 def spread(place: Place) -> float:

@@ -15,6 +15,7 @@ from torch import nn
 import mcrepar
 from mcrepar import ParameterError, metrics
 from mcrepar.data.dataset import Dataset, Split
+from mcrepar.likelihoods import Normal
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.swap import run as run_on
 from mcrepar.workbench.cli import main
@@ -24,6 +25,7 @@ from mcrepar.workbench.evaluation.results import evaluate_run, replaced_results
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import read_config
 from mcrepar.workbench.training.setup import open_run
+from mcrepar.workbench.training.twin import Twin
 from tests.conftest import seeded
 from tests.workbench.training.example_runs import CLASSES, a_dataset, a_run, npz, options, results
 from tests.workbench.training.tiny import config, write_images
@@ -436,3 +438,28 @@ def test_results_of_another_part_are_replaced_with_a_word(tmp_path):
     assert replaced_results(path, made("test")) == ""
     assert "test part, 3 draws" in replaced_results(path, made("validation"))
     assert "test part, 3 draws" in replaced_results(path, made("test", 4))
+
+
+class Overflowing(nn.Module):
+    """A mean and a log scale, the latter too large for float32 as a variance."""
+
+    def __init__(self, log_scale):
+        super().__init__()
+        self.linear, self.log_scale = nn.Linear(3 * 6 * 6, 1), log_scale
+
+    def forward(self, x):
+        mean = self.linear(x.flatten(1))
+        return torch.cat([mean, torch.full_like(mean, self.log_scale)], 1)
+
+
+def test_variances_that_overflow_are_a_training_that_diverged(tmp_path, no_report, monkeypatch):
+    likelihood = Normal("heteroscedastic")
+    run = a_run(tmp_path / "a", a_dataset(classes=()), Overflowing(100.0), likelihood)
+    with pytest.raises(ParameterError, match=r"24 of its 24 predictions is not finite.*--clip 1 or a smaller --lr"):
+        evaluate_run(run, options(run.folder))
+    run = a_run(tmp_path / "b", a_dataset(classes=()), Overflowing(0.0), likelihood)
+    monkeypatch.setattr(evaluation, "read_twin", lambda run: Twin(Overflowing(100.0), likelihood))
+    evaluate_run(run, options(run.folder))
+    found, _ = results(run.folder)
+    assert "twin" not in found
+    assert any("the twin is left out: the mean or variance of 24 of its 24" in note for note in found["notes"])

@@ -512,3 +512,12 @@ def test_defaults_train_the_digits():
     c = TrainConfig()
     task = Task.of(c, World())
     assert Learner(c, task, World()).bayesian is not None
+
+
+def test_heteroscedastic_noise_is_learned_at_the_default_rate(tmp_path):
+    """Its gradients grow with 1 / variance, and are clipped; with a bound that is none the run diverges."""
+    write_numbers(tmp_path)
+    given = {"model": "fcnet", "model_options": {"hidden": [16]}, "augment": "none", "epochs": 40, "lr": 0.01}
+    given |= {"posterior": "normal", "prior": "auto", "prior_options": {}, "kl_schedule": "graves", "beta": 1.0}
+    rows = log_of(train(config(tmp_path, noise="heteroscedastic", **given)))
+    assert float(rows[-1]["rmse"]) < 200  # of 360

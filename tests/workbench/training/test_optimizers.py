@@ -120,3 +120,25 @@ def test_a_checkpoint_whose_optimizer_has_other_groups_is_refused(tmp_path, monk
             train(config(tmp_path, "run", epochs=3, checkpoint_minutes=0.0))
     with pytest.raises(ParameterError, match="other parameter groups"):
         train(config(tmp_path, "run", epochs=3, checkpoint_minutes=0.0, resume=True))
+
+
+def test_a_deterministic_network_moves_by_the_rate_times_the_mean_gradient():
+    """As a plain parameter of NaturalGradient does: a constant gradient of 1, once the averages have settled."""
+    plain, bnn = nn.Linear(3, 1, bias=False), bayesian(nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 1)), select="1.*")
+    chosen, rate = TrainConfig(optimizer="natural", lr=0.2, scale_lr=0.005), 0.2
+    steps = []
+    for net, p in ((plain, plain.weight), (bnn, bnn.get_parameter("net.0.weight"))):
+        first = OPTIMIZERS["natural"](net, Normal(1.0), chosen, 100)[0]
+        for _ in range(200):
+            set_rates([first], rate, 0.9)
+            p.grad, before = torch.ones_like(p), p.detach().clone()
+            first.step()
+        steps.append(float((before - p.detach()).mean()))
+    assert steps == pytest.approx([rate, rate], rel=1e-3)
+
+
+def test_the_log_has_the_rate_of_the_schedule(tmp_path):
+    write_images(tmp_path, 40)
+    given = {"lr": 0.2, "scale_lr": 0.005, "lr_schedule": "constant", "posterior": "normal", "epochs": 2}
+    rows = log_of(train(config(tmp_path, optimizer="natural", deterministic_epochs=1, **given)))
+    assert [float(row["lr"]) for row in rows] == [0.2, 0.2]

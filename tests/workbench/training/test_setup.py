@@ -18,7 +18,7 @@ from mcrepar.workbench.training.setup import (
     build_network,
     open_run,
 )
-from tests.workbench.training.tiny import config, facts_of, write_images, write_numbers
+from tests.workbench.training.tiny import config, facts_of, log_of, write_images, write_numbers
 
 
 @pytest.fixture(scope="module")
@@ -206,3 +206,35 @@ def test_a_new_row_of_likelihoods_is_trained_saved_and_predicted_with(tmp_path, 
     assert np.corrcoef(p.mean[:, 0], rate[300:])[0, 1] > 0.9
     with pytest.raises(ParameterError, match=r"--likelihood possion: there is no such likelihood\. Use auto, categ"):
         train(config(tmp_path, "b", **{**given, "likelihood": "possion"}))
+
+
+@pytest.mark.parametrize("noise", ["learned", 40.0])
+def test_draws_of_the_last_layer_are_in_the_units_of_y(noise, tmp_path):
+    """Their exact limit is the mean over draws of all that is random, here the last layer alone: |z| < 5."""
+    write_numbers(tmp_path)
+    c = config(tmp_path, model="fcnet", model_options={"hidden": [8]}, noise=noise, augment="none")
+    facts = facts_of(c)
+    torch.manual_seed(0)
+    net, likelihood = build_network(c, facts), build_likelihood(c, facts)
+    bnn = mcrepar.bayesian(net, "normal", forward="weights", select="net.layers.2.*", initial_std=0.5)
+    x, y = torch.randn(4, 3), torch.full((4, 1), 5000.0)
+    with torch.no_grad():
+        exact = mcrepar.elbo(bnn, likelihood, x, y, data_size=4, last_layer_draws="exact").nll
+        draws = torch.stack([mcrepar.elbo(bnn, likelihood, x, y, data_size=4).nll for _ in range(4000)])
+    assert abs(exact - draws.mean()) < 5 * draws.std() / len(draws) ** 0.5
+
+
+@pytest.mark.parametrize("draws", [100, "exact"])
+def test_a_regression_is_trained_with_draws_of_its_last_layer(draws, tmp_path):
+    write_numbers(tmp_path)
+    given = {"posterior": "normal", "prior": "auto", "prior_options": {}, "kl_schedule": "graves", "beta": 1.0}
+    given |= {"model": "fcnet", "model_options": {"hidden": [16]}, "augment": "none", "epochs": 40}
+    rows = log_of(train(config(tmp_path, last_layer_draws=draws, **given)))
+    assert float(rows[-1]["rmse"]) < 200  # of 360
+
+
+def test_heteroscedastic_noise_has_no_draws_of_the_last_layer(tmp_path):
+    write_numbers(tmp_path)
+    given = {"model": "fcnet", "model_options": {"hidden": [8]}, "posterior": "normal", "augment": "none"}
+    with pytest.raises(McreparError, match=r"log p is neither linear .*Use draws=M"):
+        train(config(tmp_path, noise="heteroscedastic", last_layer_draws=10, **given))

@@ -1,6 +1,7 @@
 """The deterministic twin: the same budget, a plain loop as oracle, and both in the report."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from mcrepar.workbench.training.distributed import World
 from mcrepar.workbench.training.schedules import seed_of
 from mcrepar.workbench.training.setup import build_network, lay_out, open_run
 from mcrepar.workbench.training.task import Task
-from mcrepar.workbench.training.twin import read_twin
+from mcrepar.workbench.training.twin import missing_twin, read_twin
 from tests.workbench.training.tiny import config, log_of, write_images, write_numbers
 
 
@@ -111,3 +112,25 @@ def test_damaged_weights_are_named(trained, tmp_path):
 def test_a_twin_of_a_deterministic_run_is_refused():
     with pytest.raises(ParameterError, match="would be deterministic"):
         TrainConfig(epochs=2, deterministic_epochs=2, twin=True).check()
+
+
+def test_a_twin_that_was_not_trained_to_the_end_is_missed(trained, tmp_path):
+    _, folder = trained
+    assert missing_twin(open_run(folder)) == ""
+    part = shutil.copytree(folder, tmp_path / "part")
+    shutil.rmtree(part / "twin" / "model")
+    (part / "twin" / "run.json").write_text('{"status": "failed"}')
+    path = evaluate(EvaluateOptions(folder=str(part), draws=2, progress=False))
+    (note,) = [note for note in json.loads(path.read_text())["notes"] if "twin" in note]
+    assert "has not been trained to the end (it is failed)" in note
+    assert f"mcrepar train --resume --twin --out {part}" in note
+    assert "--clip 1" in note
+    assert "has not been trained to the end" in (part / "report.html").read_text()
+    shutil.rmtree(part / "twin")
+    assert "(it is not begun)" in missing_twin(open_run(part))
+
+
+def test_a_network_without_noise_learns_at_the_rates_of_natural_gradients(tmp_path):
+    given = {"data": "digits", "model": "small_conv", "optimizer": "natural", "lr": 0.2, "scale_lr": 0.005}
+    folder = train(TrainConfig(**given, epochs=4, deterministic_epochs=4, out=str(tmp_path / "run"), progress="none"))
+    assert float(log_of(folder)[-1]["accuracy"]) > 0.95

@@ -38,7 +38,7 @@ from mcrepar.workbench.evaluation.kinds import CLASSES, NUMBERS, Arrays, Kind
 from mcrepar.workbench.evaluation.report import ARRAYS, print_results, write_report
 from mcrepar.workbench.training.distributed import joined
 from mcrepar.workbench.training.setup import Run, open_run
-from mcrepar.workbench.training.twin import Twin, read_twin
+from mcrepar.workbench.training.twin import Twin, missing_twin, read_twin
 
 WRITTEN = r"predictions\.npz|slices\.npz|metrics\.json|report\.html|.*\.png|.*\.nii\.gz"
 FITTED = 64  # training examples on which the variances of moments are fitted
@@ -76,12 +76,20 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
     if isinstance(own, Scans):
         return _evaluate_scans(run, own, options)
     ood = _ood_data(own, options)
-    notes = [note for note in (run.note, run.changed, run.calibrate(), _fit_moments(run, options)) if note]
+    said = (run.note, run.changed, run.calibrate(), _fit_moments(run, options), missing_twin(run))
+    notes = [note for note in said if note]
     kind = CLASSES if run.facts.classes else NUMBERS
     y = own.y.numpy()
     prediction = _predict(run, run.bnn, own.x, options, options.draws)
     at_mean = _predict(run, _Fixed(run.bnn, partial(run_on, run.bnn, complete(run.bnn, "mean"))), own.x, options, 1)
+    if why := _not_finite(prediction) or _not_finite(at_mean):
+        instead = "a new run, mcrepar train with --clip 1 or a smaller --lr"
+        raise ParameterError(f"evaluate {run.folder}", why, instead)
     twin = read_twin(run)
+    at_twin = None if twin is None else _by_twin(run, twin, own.x, options)
+    if at_twin is not None and (why := _not_finite(at_twin)):
+        notes.append(f"the twin is left out: {why}; a new run with --clip 1 or a smaller --lr may have one")
+        twin = at_twin = None
     answers = kind.answers(prediction)
     contents: Arrays = {
         "y": y,
@@ -98,8 +106,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
         **kind.details(prediction, answers, y),
         "notes": notes,
     }
-    if twin is not None:
-        at_twin = _by_twin(run, twin, own.x, options)
+    if at_twin is not None:
         twin_answers = kind.answers(at_twin)
         results["twin"] = kind.scores(at_twin, twin_answers, y)
     for other in ood:
@@ -119,7 +126,7 @@ def evaluate_run(run: Run, options: EvaluateOptions) -> Path:
 def _evaluate_scans(run: Run, own: Scans, options: EvaluateOptions) -> Path:
     """The same for images with a class for every voxel."""
     segmentation.check(options)
-    notes = [note for note in (run.note, run.changed, run.calibrate()) if note]
+    notes = [note for note in (run.note, run.changed, run.calibrate(), missing_twin(run)) if note]
     results, slices = segmentation.evaluate_scans(run, own, options, _Fixed)
     about = _about(run, own, options, int(options.draws))
     contents = {"classes": np.array(run.facts.classes, dtype=np.str_), **slices}
@@ -168,6 +175,13 @@ def _predict(
     batches = run.model.batches(x, options.batch_size)
     likelihood = likelihood or run.likelihood
     return predict(net, batches, draws, options.batch_size, likelihood, generator, bar, max_bytes=most)
+
+
+def _not_finite(prediction: Prediction) -> str:
+    """Where predicted means or variances of y are not finite, a clause that says so; else ""."""
+    wrong = int(prediction.std.isfinite().logical_not().sum())
+    number = f"{wrong} of its {prediction.std.numel()} predictions"
+    return f"the mean or variance of {number} is not finite, so its training has diverged" if wrong else ""
 
 
 def _fit_moments(run: Run, options: EvaluateOptions) -> str:

@@ -80,7 +80,9 @@ class BayesOptions:
     kl_method: str = option("auto", "auto, exact, stats, repar, stream, regen, quad, taylor or direct")
     n_mc_iter: int | None = option(None, "M, the Monte Carlo iterations of the KL; null: the exact KL where it exists")
     draws: int = option(1, "draws of the weights in a step, over which the likelihood is averaged")
-    last_layer_draws: int | Literal["exact"] | None = option(None, "draws of the last dense layer's output for each")
+    last_layer_draws: int | Literal["exact"] | None = option(
+        None, "draws of the last dense layer's output for each; the network ends with nn.Linear, of random weights"
+    )
     gradient_accumulation: int | None = option(
         None, "the paper's baseline: M forwards and backwards in a step, each with one draw for likelihood and KL"
     )
@@ -91,7 +93,9 @@ class BayesOptions:
     kl_warmup: float = option(0.3, "linear: the share of all steps over which the weight rises from 0 to beta")
     kl_cycles: int = option(4, "cyclic: how many times it rises")
     likelihood: str = option("auto", "a name of mcrepar.likelihoods.LIKELIHOODS; auto: as y is")
-    noise: float | Literal["learned", "heteroscedastic"] = option("learned", "normal: the standard deviation of y")
+    noise: float | Literal["learned", "heteroscedastic"] = option(
+        "learned", "normal: the standard deviation of y; heteroscedastic: one for each example"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,9 @@ class OptimOptions:
     )
     scale_lr: float = option(2.0, "a factor of the learning rate of the posterior's log scales")
     weight_decay: float = option(0.0, "of parameters that are not random; the prior is that of all others")
-    clip: float | None = option(None, "the largest norm of the gradient; larger ones are shortened")
+    clip: float | None = option(
+        None, "the largest norm of the gradient, larger ones are shortened; null: 1 for heteroscedastic noise, else any"
+    )
     patience: int | None = option(None, "stop after so many epochs without a better validation score, keep the best")
     stop_on: Literal["predictive", "elbo"] = option(
         "predictive", "that score: the log density of validation data under averaged predictions, or the ELBO"

@@ -161,18 +161,20 @@ class Learner:
         norm = torch.nn.utils.get_total_norm(gradients.values())
         if not bool(norm.isfinite()):
             return next((name for name, grad in gradients.items() if not bool(grad.isfinite().all())), "all parameters")
-        if self.config.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_([p for _, p in named], self.config.clip, norm)
-        self._set_rates(step)
+        steep = self.likelihood.options.get("scale") == "heteroscedastic"  # gradients grow with 1 / variance of y
+        if most := self.config.clip or (1.0 if steep else None):
+            torch.nn.utils.clip_grads_with_norm_([p for _, p in named], most, norm)
+        set_rates(self.optimizers, *self.rates(step))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         return None
 
-    def _set_rates(self, step: int) -> None:
+    def rates(self, step: int) -> tuple[float, float]:
+        """The learning rate of a step of the run, of which every group has its share, and the momentum of Adam."""
         start, end = (0, self.first_random) if self.bayesian is None else (self.first_random, self.steps)
         factor, beta1 = rate(self.config.lr_schedule, step - start, end - start)
-        set_rates(self.optimizers, self.config.lr * factor, beta1)
+        return self.config.lr * factor, beta1
 
     def advice(self) -> tuple[str, ...]:
         """What is to be said of the posterior when training is over: that it was not trained, or has collapsed."""

@@ -184,7 +184,7 @@ class Trainer:
         total = Sums(*(sum(column) for column in zip(*self.world.gather(astuple(p.sums)), strict=True)))
         row: Row = {"epoch": p.epoch + 1, "step": self.step}
         row |= {"loss": total.loss / total.steps, "nll": total.nll / total.steps, "kl": total.kl / total.steps}
-        row |= {"beta": learner.beta(self.step - 1), "lr": learner.optimizers[0].param_groups[0]["lr"]}
+        row |= {"beta": learner.beta(self.step - 1), "lr": learner.rates(self.step - 1)[0]}
         row[self.score] = mean_score(learner.likelihood, total.score, total.data)
         learner.share_statistics()
         best = self._validate(row)

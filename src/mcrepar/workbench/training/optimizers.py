@@ -49,8 +49,12 @@ def _sgd(net: nn.Module, likelihood: Likelihood, config: TrainConfig, data_size:
 
 
 def _natural(net: nn.Module, likelihood: Likelihood, config: TrainConfig, data_size: int) -> Optimizers:
+    """Natural gradients; for a network without noise SGD with the same step, lr times the average of gradients."""
     if not isinstance(net, BayesianModule):
-        return _sgd(net, likelihood, config, data_size)
+        means, _ = _groups(net, likelihood, config)
+        for group in means:
+            group["factor"] = 1 - MOMENTUM  # SGD adds gradients up where NaturalGradient averages them
+        return [torch.optim.SGD(means, lr=config.lr, momentum=MOMENTUM, nesterov=True)]
     rate = config.scale_lr * config.lr
     first = NaturalGradient(net, config.lr, data_size=data_size, scale_lr=rate, weight_decay=config.weight_decay)
     for group in first.param_groups:

@@ -20,6 +20,7 @@ from mcrepar.models import model
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import restore_initial
 from mcrepar.nn.module import BayesianModule, bayesian
+from mcrepar.nn.preactivation import AffineOutput, Preactivation
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.rank1 import factor_prior
 from mcrepar.trained_model import LAYOUTS, Preparation, TrainedModel
@@ -29,7 +30,7 @@ from mcrepar.workbench.training.config import ACCUMULATED, TrainConfig, read_con
 from mcrepar.workbench.training.task import Facts, calibration_batch, digest, read_data
 
 
-class Units(nn.Module):
+class Units(AffineOutput):
     """A network whose output is in the units of y: mean + std * output, and log std added to a log scale beside it.
 
     Args:
@@ -52,8 +53,16 @@ class Units(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, 1), or (batch, 2) with a log scale."""
-        out = self.net(x)
+        return self._in_units(self.net(x))
+
+    def _in_units(self, out: Tensor) -> Tensor:
         return torch.cat([self.mean + self.std * out[:, :1], self.std.log() + out[:, 1:]], 1)
+
+    def of_last_layer(self, u: Preactivation) -> Preactivation:
+        """The same of a distribution: std * u has the variance std^2 Var u."""
+        squares = (torch.cat([self.std**2 * p.square[:, :1], p.square[:, 1:]], 1) for p in u.parts)
+        parts = (replace(p, square=s, tensor=None) for p, s in zip(u.parts, squares, strict=True))
+        return Preactivation(self._in_units(u.loc), tuple(parts))
 
 
 def build_likelihood(config: TrainConfig, facts: Facts) -> Likelihood:

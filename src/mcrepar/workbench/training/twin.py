@@ -15,6 +15,7 @@ from mcrepar.likelihoods import Likelihood
 from mcrepar.user_files import write_file
 from mcrepar.workbench.training.checkpoint import read_weights, tensors_of
 from mcrepar.workbench.training.config import TrainConfig
+from mcrepar.workbench.training.run_folder import read_run
 from mcrepar.workbench.training.setup import Run, build_likelihood, build_network, lay_out
 
 FOLDER, WEIGHTS = "twin", "weights.safetensors"
@@ -46,6 +47,17 @@ def write_twin(net: nn.Module, likelihood: Likelihood, folder: Path) -> None:
     weights = {name: t.detach().cpu().contiguous() for name, t in tensors_of(net).items()}
     folder.mkdir(exist_ok=True)
     write_file(folder / WEIGHTS, save(weights, {"likelihood": json.dumps(numbers)}))
+
+
+def missing_twin(run: Run) -> str:
+    """Where a twin was asked for and has not been trained to the end, a sentence that says so; else ""."""
+    folder = run.folder / FOLDER
+    if (folder / "model" / WEIGHTS).exists() or not (run.config.twin or folder.exists()):
+        return ""
+    status = read_run(folder).get("status", "not begun")
+    again = f"mcrepar train --resume --twin --out {run.folder} goes on with it"
+    instead = "one whose loss diverged needs a new run with --clip 1 or a smaller --lr"
+    return f"the twin was asked for and has not been trained to the end (it is {status}): {again}; {instead}"
 
 
 def read_twin(run: Run) -> Twin | None:
