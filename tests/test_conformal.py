@@ -167,3 +167,13 @@ def test_wrong_requests_are_refused(call, words):
     p, y = wrong_classes(20, seeded(8))
     with pytest.raises(mcrepar.McreparError, match=words):
         call(p, y)
+
+
+@pytest.mark.parametrize("method", ["aps", "raps"])
+def test_the_set_of_an_example_does_not_depend_on_its_row(method):
+    """Otherwise a service that predicts one example at a time would use one random share for all of them."""
+    rule = simulate_rule(wrong_classes, seeded(4), 0.6, method)
+    p, _ = wrong_classes(300, seeded(5))
+    alone = torch.cat([rule(classes(row[None])) for row in p.probs])
+    assert torch.equal(rule(p), alone)
+    assert torch.equal(rule(classes(p.probs.flip(0))).flip(0), alone)

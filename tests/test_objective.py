@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import mcrepar
 from mcrepar.errors import McreparError, ParameterError
 from mcrepar.kl_schedules import kl_weight
-from mcrepar.likelihoods import Bernoulli, Categorical, NoisyDirichlet, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, NoisyDirichlet, Normal, PerVoxel
 from mcrepar.objective import elbo
 from tests.conftest import seeded
 
@@ -442,3 +442,22 @@ def test_channels_that_are_wrong_are_refused_and_other_errors_stay_as_they_are()
 
     with pytest.raises(RuntimeError, match="out of luck"):
         mcrepar.elbo(mcrepar.bayesian(Broken(3, 2)), "categorical", torch.zeros(2, 3), y, data_size=100)
+
+
+@pytest.mark.parametrize("draws", [1, 3, "moments"])
+def test_a_batch_whose_voxels_are_all_left_out_has_no_nll(draws):
+    bnn = mcrepar.bayesian(nn.Conv2d(1, 3, 3, padding=1))
+    y = torch.full((2, 4, 4), 255, dtype=torch.uint8)
+    e = elbo(bnn, PerVoxel(), torch.randn(2, 1, 4, 4), y, data_size=100, draws=draws)
+    assert e.nll == 0
+    assert e.loss.item() == pytest.approx(e.kl.item() / 100)
+
+
+@pytest.mark.parametrize("use", [lambda b, x: mcrepar.predict(b, x, 2), lambda b, x: b.draw(), lambda b, x: b.kl()])
+def test_a_network_that_was_used_in_inference_mode_can_be_trained(use):
+    bnn = mcrepar.bayesian(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
+    x, y = torch.randn(4, 3), torch.randint(2, (4,))
+    with torch.inference_mode():
+        use(bnn, x)
+    elbo(bnn, "categorical", x, y, data_size=4).loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in bnn.parameters())

@@ -11,7 +11,7 @@ from torch import nn
 
 import mcrepar
 from mcrepar import MethodError, ParameterError
-from mcrepar.likelihoods import Bernoulli, Categorical, Normal
+from mcrepar.likelihoods import Bernoulli, Categorical, Normal, PerVoxel
 from mcrepar.nn.swap import run as run_on
 from mcrepar.prediction import Classes, Prediction, predict
 from tests.conftest import seeded
@@ -409,3 +409,22 @@ def test_probabilities_of_a_half_precision_network_sum_to_one():
     p = predict(network(outputs=10).bfloat16(), data().bfloat16(), draws=3, likelihood="categorical")
     assert (p.probs.sum(1) - 1).abs().max() < 1e-6
     assert p.probs.dtype == torch.float32
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_bernoulli_has_the_density_of_what_is_very_improbable(sign):
+    bnn = mcrepar.bayesian(nn.Linear(1, 1, bias=False), "normal", initial_std=1e-6)
+    with torch.no_grad():
+        bnn.latents.get_parameter("weight.loc").fill_(20.0)
+    y = torch.tensor([[float(sign < 0)]])
+    p = predict(bnn, torch.tensor([[sign]]), draws=3, likelihood="bernoulli")
+    assert p.log_prob(y).item() == pytest.approx(-20.0, abs=1e-3)
+    assert p.aleatoric.item() == pytest.approx(math.exp(-20.0), rel=1e-3)
+
+
+def test_voxels_that_are_left_out_have_no_density():
+    p = predict(mcrepar.bayesian(nn.Conv2d(1, 3, 1)), torch.randn(2, 1, 2, 2), draws=2, likelihood=PerVoxel())
+    y = torch.tensor([[[0, 255], [1, 2]], [[255, 255], [2, 2]]], dtype=torch.uint8)
+    found = p.log_prob(y)
+    assert torch.equal(found.isnan(), y == 255)
+    assert found[0, 1, 0] == p.probs[0, 1, 1, 0].log()

@@ -53,7 +53,8 @@ class Actions(ABC):
     def conformal(self, y: Any, level: float = 0.9, method: str | None = None, **options: float) -> Conformal:
         """A rule whose sets hold the true y with probability `level`, calibrated on this prediction.
 
-        level <= P(y in rule(new prediction)) <= level + 1 / (n + 1)
+        level <= P(y in rule(new prediction)), at most 1 / (n + 1) more where no two scores are equal; sets of classes
+        hold the most probable class in any case, and y more often then
 
         Args:
             y: the true classes or values of examples that the network was not trained on.
@@ -70,7 +71,7 @@ class Actions(ABC):
     def temperature(self, y: Any) -> float:
         """The temperature that makes the probabilities of this prediction fit y best; above 1 they were too confident.
 
-        argmin_T -mean_i log mean_k softmax(log p_ik / T)[y_i]
+        argmin_T -mean_i log mean_k softmax(log p_ik / T)[y_i], T from 0.05 to 20
 
         Args:
             y: the true classes of examples that the network was not trained on.

@@ -6,7 +6,8 @@ that the network was not trained on. For a new example that is exchangeable with
     level <= P(score <= threshold) <= level + 1 / (n + 1),
 
 whatever the network and however few examples there are; the upper bound holds where no two scores are equal (Vovk; Lei
-and Wasserman). It is a statement about the mean over examples, not about each of them.
+and Wasserman). It is a statement about the mean over examples, not about each of them. Sets of classes hold the most
+probable class in any case, so that those of an accurate network hold y more often than the upper bound says.
 """
 
 from __future__ import annotations
@@ -56,9 +57,16 @@ def _mass(probs: Tensor, share: Tensor, penalty: float = 0.0, free: float = 0.0)
     return torch.empty_like(probs).scatter_(1, order, ordered)
 
 
-def _shares(count: int, seed: int) -> Tensor:
-    """Uniform random numbers, the same at every call, (examples, 1)."""
-    return torch.rand(count, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def _shares(probs: Tensor) -> Tensor:
+    """Uniform random numbers, (examples, 1): a hash of an example's own probabilities, whatever is predicted beside it.
+
+    The sum of their bits, each word times an odd number of its class, is mixed as in SplitMix64; int64 wraps around.
+    """
+    classes = torch.arange(1, 2 * probs.shape[1], 2)
+    found = (probs.contiguous().view(torch.int64) * (classes * -0x61C8864680B583EB)).sum(1, keepdim=True)
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        found = (found ^ ((found >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return ((found >> 11) & ((1 << 53) - 1)).double() / 2**53
 
 
 SCORES: Mapping[str, Score] = {
@@ -110,7 +118,7 @@ class Conformal:
         if p.classes is not None:
             probs = single_probs(p)
             assert row.classes is not None
-            inside = row.classes(probs, _shares(len(probs), 1), **self.options) <= self.threshold
+            inside = row.classes(probs, _shares(probs), **self.options) <= self.threshold
             return inside.scatter(1, probs.argmax(1, keepdim=True), True)
         assert row.ends is not None
         lower, upper = row.ends(p, self.level)
@@ -167,7 +175,7 @@ def calibrate(p: Predicted, y: Any, level: float = 0.9, method: str | None = Non
     if p.classes is not None:
         assert row.classes is not None
         probs, labels = single_probs(p), _labels(p, y)
-        scores = row.classes(probs, _shares(len(probs), 0), **chosen).gather(1, labels[:, None])[:, 0]
+        scores = row.classes(probs, _shares(probs), **chosen).gather(1, labels[:, None])[:, 0]
     else:
         assert row.ends is not None
         lower, upper = row.ends(p, level)

@@ -128,6 +128,11 @@ def loss_of(nll: Any, kl: Any, data_size: float, beta: float) -> Any:
     return nll + beta * kl / data_size
 
 
+def _mean_nll(log_prob: Tensor) -> Tensor:
+    """The mean over examples; 0 where y leaves all of them out (voxels)."""
+    return -log_prob.mean() if log_prob.numel() else -log_prob.sum()
+
+
 def _nll_and_kl(
     bnn: nn.Module,
     random: list[BayesianModule],
@@ -175,7 +180,7 @@ def _nll_and_kl(
                 log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)
             else:
                 log_prob = last_layer_log_prob(chosen, last, y, last_layer_draws, last_layer_method, generator)
-            nlls.append(-log_prob.mean())
+            nlls.append(_mean_nll(log_prob))
             checks.refuse(
                 lambda found=log_prob: found.isfinite().all().logical_not(),  # type: ignore[misc]
                 partial(_not_finite, bnn, chosen, x, u, log_prob),
@@ -225,7 +230,7 @@ def _expected_nll(
             mean, variance = (t.float() if t.dtype.itemsize < 4 else t for t in run(*args, **kwargs)[:2])
         likelihood.check(mean, y)
         log_prob = likelihood.expected_log_prob(mean, variance, y)
-        total.append(-log_prob.mean())
+        total.append(_mean_nll(log_prob))
         checks.refuse(
             lambda found=log_prob: found.isfinite().all().logical_not(),  # type: ignore[misc]
             partial(_not_finite, bnn, likelihood, args or kwargs, mean, log_prob),

@@ -16,6 +16,7 @@ from mcrepar.actions import Actions, Classes, mixture
 from mcrepar.distributions.quantiles import quantile
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.likelihoods import Bernoulli, Categorical, Likelihood, NoisyDirichlet, Normal, OneOfMany, likelihood_of
+from mcrepar.likelihoods.classes import LEFT_OUT
 from mcrepar.nn.batches import Batches, Output, check_examples, with_bar
 from mcrepar.nn.module import random_parts
 from mcrepar.nn.moments.moment_pass import output_moments
@@ -93,7 +94,8 @@ class Prediction(Actions):
         log p(y | x) = log mean_k p(y | x, W_k), a mixture of Normals for a Normal likelihood
 
         Args:
-            y: a tensor or array as the likelihood takes it; for a soft label it is the mean over the label.
+            y: a tensor or array as the likelihood takes it; for a soft label it is the mean over the label. Voxels that
+                a uint8 y leaves out have NaN.
         """
         y = torch.as_tensor(y).cpu()
         match self.likelihood:
@@ -101,7 +103,9 @@ class Prediction(Actions):
                 self.likelihood.check(self.probs, y)
                 if y.is_floating_point():
                     return torch.xlogy(y.to(self.probs.dtype), self.probs).sum(1)
-                return self.probs.gather(1, y.long().unsqueeze(1)).squeeze(1).log()
+                out = (y == LEFT_OUT) & (y.dtype == torch.uint8)  # of PerVoxel; others have refused it
+                found = self.probs.gather(1, y.long().masked_fill(out, 0).unsqueeze(1)).squeeze(1).log()
+                return found.masked_fill(out, math.nan)
             case Bernoulli():
                 self.likelihood.check(self.mean, y)
                 yes = y.to(self.mean.dtype)
@@ -308,8 +312,7 @@ def _read(likelihood: Likelihood | None, out: Tensor) -> Rows:
         return p, p * (1 - p), p  # mean and aleatoric variance of the labels, by one softmax
     columns = [likelihood.mean(out), likelihood.aleatoric(out)]
     if isinstance(likelihood, Bernoulli):
-        yes = likelihood.probs(out)
-        columns.append(torch.stack([1 - yes, yes], 1))
+        columns.append(torch.stack([likelihood.probs(-out), likelihood.probs(out)], 1))
     return tuple(columns)
 
 

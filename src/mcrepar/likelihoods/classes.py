@@ -153,8 +153,11 @@ class Bernoulli(Likelihood):
         return summed(y.to(mean.dtype) * mean - softplus)
 
     def probs(self, output: Tensor) -> Tensor:
-        """The probability of y = 1, output by output."""
+        """The probability of y = 1, output by output; that of y = 0 is `probs(-output)`, which does not cancel."""
         return wide(output).sigmoid()
+
+    def aleatoric(self, output: Tensor) -> Tensor:
+        return self.probs(output) * self.probs(-output)
 
     def _check(self, output: Tensor, y: Tensor) -> None:
         self._check_shape(tuple(output.shape), y, output)

@@ -10,7 +10,7 @@ Compiled and mapped functions, and parameters that are no plain tensors, go thro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -236,7 +236,9 @@ class Groups:
         parts = (part for tensor in tensors for part in tensor.tensors) if bnn.members else tensors
         looks = [*METHODS.values(), *map(_look, parts)]  # users may add methods
         if looks != self.kept.looks:
-            self.kept = _layout(looks, list(random_tensors(bnn).items()))
+            inference = torch.is_inference_mode_enabled()  # whose tensors could not be trained with later
+            with torch.inference_mode(False) if inference else nullcontext():
+                self.kept = _layout(looks, list(random_tensors(bnn).items()))
         if shared is not None:
             shared[(id(self),)] = self.kept
         return self.kept
