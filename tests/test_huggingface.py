@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install mcrepar[huggingface]")
 import transformers as hf
 
-from mcrepar.huggingface import trainer_model
+from mcrepar.huggingface import _pooled, trainer_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, on pinned memory and the like
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20}
@@ -111,6 +111,115 @@ def test_evaluation_pools_probabilities_over_draws():
     assert single(input_ids=tokens, labels=torch.zeros(24)).logits.shape == (24, 1)
 
 
+def deciding(labels, **config):
+    """A model whose draws differ much, its inputs, and the logits of three of its draws."""
+    torch.manual_seed(0)
+    net = hf.BertForSequenceClassification(hf.BertConfig(**SMALL, num_labels=labels, **config))
+    net.classifier.weight.data *= 100
+    model = trainer_model(net, data_size=50, posterior="normal", initial_std=2.0, draws=3).eval()
+    tokens = stacked(examples())[0]
+    torch.manual_seed(4)
+    u = mcrepar.predict(model.bnn, {"input_ids": tokens}, 3, output="logits").samples
+    torch.manual_seed(4)
+    return model, tokens, u
+
+
+@pytest.mark.parametrize(
+    ("labels", "config"),
+    [
+        (1, {"problem_type": "multi_label_classification"}),
+        (4, {"problem_type": "multi_label_classification"}),
+        (4, {}),  # transformers tells it by labels of floating point
+    ],
+)
+def test_evaluation_of_several_labels_averages_their_probabilities(labels, config):
+    model, tokens, u = deciding(labels, **config)
+    out = model(input_ids=tokens, labels=torch.ones(24, labels))
+    torch.testing.assert_close(out.logits.sigmoid(), u.sigmoid().mean(0))
+
+
+def test_the_logit_of_a_mean_probability_does_not_saturate():
+    u = torch.tensor([[200.0, -300.0, 1.0], [210.0, -300.0, 1.0]])
+    expected = torch.tensor([200 + math.log(2), -300.0, 1.0])
+    torch.testing.assert_close(_pooled(u, "multi_label_classification"), expected)
+
+
+@pytest.mark.parametrize(("labels", "config"), [(1, {}), (2, {"problem_type": "regression"})])
+def test_evaluation_of_a_regression_averages_outputs(labels, config):
+    model, tokens, u = deciding(labels, **config)
+    torch.testing.assert_close(model(input_ids=tokens, labels=torch.zeros(24, labels)).logits, u.mean(0))
+
+
+def test_a_loss_that_trainer_makes_of_the_logits_is_refused(tmp_path):
+    """Label smoothing takes the labels away, and the KL with them."""
+    t = trained(tmp_path, trainer_model(bert(), data_size=24, posterior="normal"), label_smoothing_factor=0.1)
+    with pytest.raises(mcrepar.MethodError, match="label_smoothing_factor=0"):
+        t.train()
+    assert t.evaluate()["eval_loss"] == pytest.approx(math.log(3), rel=0.3)
+    model, tokens = t.model, stacked(examples())[0]
+    assert model.eval()(input_ids=tokens).logits.shape == (24, 3)
+    with torch.no_grad():  # nothing is trained
+        assert model.train()(input_ids=tokens).logits.shape == (24, 3)
+
+
+def test_a_schedule_counts_batches(tmp_path):
+    """As its documentation says: the model is not told when the optimizer makes a step."""
+    seen = []
+    model = trainer_model(bert(), data_size=24, beta=lambda step: seen.append(step) or 0.1, posterior="normal")
+    options = {"gradient_accumulation_steps": 4, "max_steps": 2, "per_device_train_batch_size": 2}
+    trained(tmp_path, model, **options).train()
+    assert seen == list(range(8))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("of_config", [True, False])
+def test_a_tuple_where_one_is_asked_for(training, of_config):
+    tokens, y = stacked(examples())
+    model = trainer_model(bert(), data_size=50, posterior="normal").train(training)
+    model.bnn.eval()  # without dropout
+    torch.manual_seed(1)
+    expected = model(input_ids=tokens, labels=y)
+    torch.manual_seed(1)
+    if of_config:
+        model.config.return_dict = False
+    found = model(input_ids=tokens, labels=y, **({} if of_config else {"return_dict": False}))
+    assert isinstance(found, tuple)
+    for a, b in zip(found, (expected.loss, expected.logits), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_model_without_names_for_its_outputs_is_refused():
+    class Plain(nn.Linear):
+        def forward(self, x, labels):
+            return super().forward(x), labels
+
+    model = trainer_model(Plain(2, 2), data_size=3, posterior="normal")
+    for training in (True, False):
+        with pytest.raises(mcrepar.MethodError, match="returns a tuple"):
+            model.train(training)(torch.zeros(1, 2), torch.zeros(1))
+    with pytest.raises(mcrepar.MethodError, match="has no gradient checkpointing"):
+        model.gradient_checkpointing_enable()
+
+
+def test_gradient_checkpointing(tmp_path):
+    tokens, y = stacked(examples())
+    model = trainer_model(bert(), data_size=24, posterior="normal", forward="weights")
+
+    def gradients():
+        model.zero_grad()
+        torch.manual_seed(2)
+        model.train()(input_ids=tokens, labels=y).loss.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    before = gradients()
+    trained(tmp_path, model, max_steps=1, gradient_checkpointing=True, learning_rate=0.0).train()
+    assert model.bnn.net.is_gradient_checkpointing
+    after = gradients()
+    assert before.keys() == after.keys()
+    for name, gradient in before.items():
+        torch.testing.assert_close(after[name], gradient)
+
+
 def test_a_language_model(tmp_path):
     net = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=20))
     model = trainer_model(net, data_size=24 * 5, posterior="normal")
@@ -130,3 +239,8 @@ def test_what_cannot_be_trained_is_refused():
         trainer_model(bert(), data_size=0)
     with pytest.raises(mcrepar.ParameterError, match="takes no labels"):
         trainer_model(nn.Linear(2, 2), data_size=3)
+
+
+def test_pooled_logits_of_pixels_are_mean_probabilities():
+    u = 3 * torch.randn(5, 2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(_pooled(u, None).softmax(1), u.softmax(2).mean(0))

@@ -13,7 +13,7 @@ pytest.importorskip("lightning", reason="lightning is not installed: pip install
 import lightning as L
 
 from mcrepar.lightning import BayesianLightningModule, PosteriorMonitor
-from mcrepar.likelihoods import Normal
+from mcrepar.likelihoods import Normal, PerVoxel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, of loaders without workers and the like
 
@@ -52,6 +52,22 @@ def test_a_classifier_learns_and_everything_is_logged(tmp_path):
     assert module.prediction(torch.zeros(3, 4)).probs.shape == (3, 2)
 
 
+def test_the_monitor_logs_the_beta_of_the_step_that_was_made(tmp_path):
+    used, logged = [], []
+
+    class Reader(L.Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            logged.append(float(trainer.callback_metrics["beta"]))
+
+    def beta(step):
+        return used.append(step / 10) or step / 10
+
+    module = BayesianLightningModule(nn.Linear(4, 2), "categorical", data_size=64, beta=beta, posterior="normal")
+    trainer(tmp_path, max_epochs=1, callbacks=[PosteriorMonitor(), Reader()]).fit(module, batches())
+    assert used == [0.0, 0.1, 0.2, 0.3]
+    assert logged == pytest.approx(used)
+
+
 def test_a_step_is_the_elbo():
     torch.manual_seed(0)
     bnn = mcrepar.bayesian(nn.Linear(4, 1), "normal")
@@ -62,6 +78,17 @@ def test_a_step_is_the_elbo():
     loss = module.training_step((x, y))
     torch.manual_seed(1)
     torch.testing.assert_close(loss, mcrepar.elbo(bnn, Normal(0.5), x, y, data_size=100, beta=0.3).loss)
+
+
+def test_voxels_that_are_left_out_have_no_score(monkeypatch):
+    module = BayesianLightningModule(mcrepar.bayesian(nn.Conv2d(1, 3, 1)), PerVoxel(), data_size=8)
+    noted = {}
+    monkeypatch.setattr(module, "_note", lambda name, value, size: noted.update({name: float(value)}))
+    y = torch.randint(3, (2, 4, 4)).byte()
+    y[:, :2] = 255
+    module.test_step((torch.randn(2, 1, 4, 4), y))
+    assert 0 < noted["test_nll"] < 10
+    assert (noted["test_accuracy"] * 16) % 1 == 0  # of the 16 that are told
 
 
 def test_a_regression_trains_its_noise(tmp_path):

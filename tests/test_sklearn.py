@@ -143,11 +143,46 @@ def test_weights_count_examples():
     one = BayesianRegressor(**SMALL).fit(*line(), sample_weight=np.r_[np.ones(60), np.zeros(60)])
     same = BayesianRegressor(**SMALL).fit(*(a[:60] for a in line()))
     assert one.x_mean_ == pytest.approx(same.x_mean_)
+    assert one.y_mean_ == pytest.approx(same.y_mean_)
+    assert one.y_scale_ == pytest.approx(same.y_scale_)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_a_weight_of_two_standardises_as_two_copies(targets):
+    x, y = line(40)
+    y = y if targets == 1 else np.stack([y, y**2], 1)
+    weight = np.where(x[:, 0] > 0, 2.0, 1.0)
+    one = BayesianRegressor(**QUICK).fit(x, y, sample_weight=weight)
+    same = BayesianRegressor(**QUICK).fit(*(np.repeat(a, weight.astype(int), 0) for a in (x, y)))
+    for name in ("x_mean_", "x_scale_", "y_mean_", "y_scale_"):
+        np.testing.assert_allclose(getattr(one, name), getattr(same, name), rtol=1e-9)
+
+
+def test_a_constant_stays_one_under_weights():
+    """Its standard deviation is 0 but for rounding, by which nothing is divided."""
+    x, y = np.c_[line(30)[0], np.full(30, 0.1)], np.full(30, 0.1)
+    model = BayesianRegressor(**QUICK).fit(x, y, sample_weight=np.linspace(0.1, 0.7, 30))
+    assert model.x_scale_[1] == 1
+    assert model.y_scale_ == 1
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_any_number_of_steps(steps):
+    x, _, y, _ = moons()
+    model = BayesianClassifier(**{**QUICK, "steps": steps}).fit(x, y)
+    assert np.isfinite(model.predict_proba(x)).all()
 
 
 def test_one_class_is_refused():
     with pytest.raises(mcrepar.ParameterError, match="only one class"):
         BayesianClassifier(**QUICK).fit(np.zeros((4, 2)), np.ones(4))
+
+
+class Two(nn.Linear):
+    """A network that returns more than a tensor."""
+
+    def forward(self, x):
+        return super().forward(x), x
 
 
 @pytest.mark.parametrize(
@@ -160,6 +195,14 @@ def test_one_class_is_refused():
         ({"steps": 1.5}, "steps"),
         ({"batch_size": 0}, "batch_size"),
         ({"hidden": (0,)}, "hidden"),
+        ({"hidden": 8}, "hidden=8: it is of type int, not a width for every hidden layer"),
+        ({"hidden": None}, "hidden=None"),
+        ({"lr": "a"}, "lr='a'"),
+        ({"lr": -1.0}, "lr"),
+        ({"module": Two(2, 2)}, "it returns a tuple"),
+        ({"module": nn.Linear(3, 2)}, r"Linear: it cannot take an example of shape \(2,\)"),
+        ({"module": nn.Bilinear(2, 2, 2)}, "Bilinear: it cannot take an example"),
+        ({"module": lambda inputs, outputs: 3}, "module int: it is no network"),
     ],
 )
 def test_options_that_no_training_has_are_refused_before_it(options, words):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
-from mcrepar.errors import ParameterError
+from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.module import BayesianModule, bayesian, kl
 from mcrepar.nn.prediction_passes import evaluating, one_draw
 from mcrepar.objective import loss_of
@@ -26,7 +27,8 @@ class TrainerModel(nn.Module):
     """A Bayesian Hugging Face model as transformers.Trainer expects one; made by `trainer_model`.
 
     In training its loss is the model's own plus beta * KL / data_size, with one draw of the weights; in evaluation,
-    loss and logits are means over draws, those of probabilities.
+    loss and logits are means over draws: of probabilities, by the `problem_type` of its config, and of the outputs of a
+    regression.
 
     Attributes:
         bnn: the network, for `mcrepar.predict(model.bnn, x, output="logits", ...)` and `mcrepar.save`.
@@ -44,13 +46,42 @@ class TrainerModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own output, with what was said above for its loss and its logits."""
-        if not self.training:
-            return self._mean(args, kwargs)
-        out = self.bnn(*args, **kwargs)
+        asked = kwargs.get("return_dict")
+        named = getattr(self.config, "return_dict", True) if asked is None else asked
+        if not named:
+            kwargs["return_dict"] = True
+        out = self._drawn(args, kwargs) if self.training else self._mean(args, kwargs)
+        return out if named else tuple(value for value in out.values() if value is not None)
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Activation checkpointing of the model, with use_reentrant=False where nothing else is asked for.
+
+        Args:
+            gradient_checkpointing_kwargs: of torch.utils.checkpoint.
+            options: of the model's own method.
+        """
+        net: Any = self.bnn.net
+        if not hasattr(net, "gradient_checkpointing_enable"):
+            why = f"a {type(net).__name__} has no gradient checkpointing"
+            raise MethodError("gradient_checkpointing=True", why, "gradient_checkpointing=False")
+        how = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how, **options)
+
+    def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = _named(self.bnn.net, self.bnn(*args, **kwargs))
         if out.get("loss") is not None:
             beta = self.beta(int(self.step)) if callable(self.beta) else self.beta
             self.step += 1
             out["loss"] = loss_of(out["loss"], kl(self.bnn), self.data_size, beta)
+        elif torch.is_grad_enabled():
+            raise MethodError(
+                f"a {type(self).__name__} in training without labels",
+                "it has no loss to which the KL could be added, and one made of its logits would leave the KL out",
+                "Give it labels (with Trainer: label_smoothing_factor=0 and no compute_loss_func, which keep them from "
+                "it), call eval() for its outputs, or train model.bnn by mcrepar.elbo.",
+            )
         return out
 
     def _mean(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,21 +89,37 @@ class TrainerModel(nn.Module):
         with evaluating(self.bnn):
             for k in range(self.draws):
                 with one_draw(self.bnn, None, k) as call:
-                    outs.append(call(*args, **kwargs))
+                    outs.append(_named(self.bnn.net, call(*args, **kwargs)))
         out = outs[-1]
         if out.get("loss") is not None:
             out["loss"] = torch.stack([o["loss"] for o in outs]).mean()
         logits = [o["logits"] for o in outs if isinstance(o.get("logits"), Tensor)]
         if logits:
-            out["logits"] = _pooled(torch.stack(logits))
+            out["logits"] = _pooled(torch.stack(logits), getattr(self.config, "problem_type", None))
         return out
 
 
-def _pooled(logits: Tensor) -> Tensor:
-    """log mean_k softmax(u_k) over draws, (draws, ..., classes); the mean of a regression's single output."""
-    if logits.shape[-1] == 1:
+def _named(net: nn.Module, out: Any) -> Any:
+    """The output, where it has names."""
+    if isinstance(out, Mapping):
+        return out
+    why = f"the forward of {type(net).__name__} returns a {type(out).__name__}, in which no loss can be told"
+    raise MethodError("trainer_model(net)", why, "a model that returns a dict or a ModelOutput with a loss")
+
+
+def _pooled(logits: Tensor, problem: str | None) -> Tensor:
+    """The logits of mean_k p_k over draws, (draws, ..., classes); the mean of a regression's outputs.
+
+    Of images with a class for every pixel they are (draws, batch, classes, height, width).
+    One output alone is a regression, as for transformers, where the problem is not said to be another.
+    """
+    if problem == "multi_label_classification":  # log p - log(1 - p), neither of them rounded
+        u = logits.float()
+        return logsigmoid(u).logsumexp(0) - logsigmoid(-u).logsumexp(0)
+    if problem == "regression" or logits.shape[-1] == 1:
         return logits.mean(0)
-    return logits.float().log_softmax(-1).logsumexp(0) - math.log(len(logits))
+    classes = 2 if logits.dim() == 5 else -1
+    return logits.float().log_softmax(classes).logsumexp(0) - math.log(len(logits))
 
 
 def trainer_model(
@@ -91,7 +138,8 @@ def trainer_model(
         net: a Hugging Face model whose forward takes labels, or a Bayesian neural network made of one.
         data_size: what the model's own loss is a mean over, in the whole training set: the number of examples, or of
             tokens for a language model.
-        beta: the weight of the KL, or a schedule such as `kl_weight("linear", steps=1000)`.
+        beta: the weight of the KL, or a schedule such as `kl_weight("linear", steps=1000)`, which counts batches: with
+            gradient_accumulation_steps=4 a step of the optimizer is four of its steps.
         draws: of the weights, in an evaluation.
         options: of `bayesian`, where `net` is a plain model.
 

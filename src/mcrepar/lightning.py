@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,7 @@ class BayesianLightningModule(LightningModule):  # type: ignore[misc]
         self.draws, self.eval_draws = whole_number("draws", draws), whole_number("eval_draws", eval_draws)
         self.output, self.optimizer = output, optimizer
         self.last: Elbo | None = None
+        self.last_beta = math.nan  # of that step, after which global_step moves on
 
     def forward(self, x: Any) -> Any:
         """The network's output for one draw of the weights."""
@@ -84,13 +86,14 @@ class BayesianLightningModule(LightningModule):  # type: ignore[misc]
         """The loss of a batch."""
         assert self.likelihood is not None
         x, y = batch
+        self.last_beta = self.present_beta
         self.last = elbo(
             self.bnn,
             self.likelihood,
             x,
             y,
             self.data_size,
-            beta=self.present_beta,
+            beta=self.last_beta,
             draws=self.draws,
             output=self.output,
         )
@@ -123,9 +126,11 @@ class BayesianLightningModule(LightningModule):  # type: ignore[misc]
 
     def _score(self, stage: str, batch: Any) -> None:
         p, y = self.prediction(batch[0]), batch[1].cpu()
-        self._note(f"{stage}_nll", -p.log_prob(y).mean(), len(y))
+        log_prob = p.log_prob(y)
+        told = ~log_prob.isnan()  # of voxels that y leaves out there is nothing to say
+        self._note(f"{stage}_nll", -log_prob[told].mean(), len(y))
         if p.classes is not None and not (y.is_floating_point() and y.dim() == p.probs.dim()):  # no soft labels
-            self._note(f"{stage}_accuracy", (p.label == y).double().mean(), len(y))
+            self._note(f"{stage}_accuracy", (p.label == y)[told].double().mean(), len(y))
 
     def _note(self, name: str, value: Tensor, size: int) -> None:
         if self._trainer is not None:  # there is none where a step is called by hand
@@ -153,7 +158,7 @@ class PosteriorMonitor(Callback):  # type: ignore[misc]
             raise ParameterError(f"PosteriorMonitor with a {kind}", "it has no ELBO", "a BayesianLightningModule")
         assert pl_module.last is not None
         last = pl_module.last
-        pl_module.log_dict({"nll": last.nll.detach(), "kl": last.kl.detach(), "beta": pl_module.present_beta})
+        pl_module.log_dict({"nll": last.nll.detach(), "kl": last.kl.detach(), "beta": pl_module.last_beta})
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the diagnosis."""

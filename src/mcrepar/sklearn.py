@@ -21,7 +21,7 @@ from mcrepar.nn.module import kl as total_kl
 from mcrepar.objective import loss_of
 from mcrepar.optim import groups
 from mcrepar.prediction import Prediction, predict
-from mcrepar.validation import whole_number
+from mcrepar.validation import real_number, whole_number
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -79,12 +79,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self, x: Any, y: Tensor, outputs: int, likelihood: Likelihood, weight: Any) -> Self:
         """Standardise, build and train; without an effect on the global random numbers."""
         self._check()
-        weights = _check_sample_weight(weight, x, dtype=np.float64, ensure_non_negative=True)
+        weights = _counts(weight, x)
         used = weights > 0
         x, y, weights = x[used], y[torch.from_numpy(used)], weights[used]
-        self.x_mean_ = np.average(x, 0, weights) if self.standardize else np.zeros(x.shape[1:])
-        std = np.sqrt(np.average((x - self.x_mean_) ** 2, 0, weights)) if self.standardize else 1.0
-        self.x_scale_ = np.where(std > 0, std, 1.0)
+        self.x_mean_, self.x_scale_ = self._standard(x, weights)
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.likelihood_ = likelihood
         with torch.random.fork_rng(devices=[]):
@@ -97,6 +95,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             self._train(self._prepared(x), y.to(self.device), torch.tensor(weights, device=self.device))
         return self
 
+    def _standard(self, values: Any, weights: Any) -> tuple[Any, Any]:
+        """Weighted mean and standard deviation of columns, the latter 1 of a constant; 0 and 1 where none is wanted."""
+        if not self.standardize:
+            return np.zeros(values.shape[1:]), np.ones(values.shape[1:])
+        mean = np.average(values, 0, weights)
+        std = np.sqrt(np.average((values - mean) ** 2, 0, weights))
+        rounding = len(values) * np.finfo(np.float64).eps * np.abs(mean)
+        return mean, np.where(std > rounding, std, 1.0)
+
     def _check(self) -> None:
         """Refuse options that no training has, before it begins."""
         beta_number("beta", self.beta)
@@ -105,7 +112,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             whole_number("draws", self.draws)
         if self.steps is not None:
             whole_number("steps", self.steps)
-        for width in self.hidden:
+        real_number("lr", self.lr, 0, closed=True, instead="a number such as 0.01")
+        hidden: Any = self.hidden
+        if not isinstance(hidden, Sequence) and np.ndim(hidden) != 1:
+            why = f"it is of type {type(hidden).__name__}, not a width for every hidden layer"
+            raise ParameterError(f"hidden={hidden!r}", why, "a list such as (50,) or, for no hidden layer, ()")
+        for width in hidden:
             whole_number("hidden", width)
         if self.module is not None and not callable(self.module):
             what = f"module of type {type(self.module).__name__}"
@@ -113,17 +125,25 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _network(self, x: Any, outputs: int) -> nn.Module:
         net = self._made(x, outputs)
+        what = f"fit with the module {type(net).__name__}"
+        if not isinstance(net, nn.Module):
+            raise ParameterError(what, "it is no network", "a function (inputs, outputs) -> nn.Module")
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
         if self.module is not None and like is not None:
             net.eval()
-            with torch.no_grad():
-                shape = tuple(net(torch.tensor(x[:1]).to(like)).shape)
+            example = torch.tensor(x[:1]).to(like)
+            try:
+                with torch.no_grad():
+                    out = net(example)
+            except (RuntimeError, TypeError, IndexError) as error:
+                why = f"it cannot take an example of shape {x.shape[1:]} ({error})"
+                raise ParameterError(what, why, "a network of one tensor, examples of this shape") from error
             net.train()
-            if shape != (1, outputs):
-                why = f"it gives {shape[1:]} numbers for an example, and {outputs} are needed"
-                raise ParameterError(
-                    f"fit with the module {type(net).__name__}", why, f"a network with {outputs} outputs"
-                )
+            if not isinstance(out, Tensor):
+                raise ParameterError(what, f"it returns a {type(out).__name__}", "a network that returns one tensor")
+            if out.shape != (1, outputs):
+                why = f"it gives {tuple(out.shape)[1:]} numbers for an example, and {outputs} are needed"
+                raise ParameterError(what, why, f"a network with {outputs} outputs")
         return net
 
     def _made(self, x: Any, outputs: int) -> nn.Module:
@@ -149,8 +169,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             True for _ in self.likelihood_.parameters()) else []  # fmt: skip
         optimizer = torch.optim.Adam(parts)
         rates = [part["lr"] for part in parts]
+        rise = WARMUP if WARMUP * (steps + 1) > 1 else 0.0  # in so few steps there is none in which it could rise
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, rates, steps + 1, pct_start=WARMUP, cycle_momentum=False
+            optimizer, rates, steps + 1, pct_start=rise, cycle_momentum=False
         )  # fmt: skip
         total, relative = float(weight.sum()), (weight / weight.mean()).to(x.dtype)
         y = y.to(x.dtype) if y.is_floating_point() else y
@@ -181,6 +202,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         x = self._prepared(self._read(X, reset=False))
         rng = torch.Generator().manual_seed(self.seed_)  # the same draws every time
         return predict(self.bnn_, x, self.draws, likelihood=self.likelihood_, generator=rng)
+
+
+def _counts(weight: Any, x: Any) -> Any:
+    """How many examples each stands for, checked as scikit-learn does."""
+    return _check_sample_weight(weight, x, dtype=np.float64, ensure_non_negative=True)
 
 
 class BayesianClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
@@ -269,11 +295,10 @@ class BayesianRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         X, y = self._read(X, y=y, multi_output=True, y_numeric=True)
         self.single_ = y.ndim == 1
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
-        self.y_mean_ = targets.mean(0) if self.standardize else np.zeros(targets.shape[1])
-        std = targets.std(0) if self.standardize else np.ones(targets.shape[1])
-        self.y_scale_ = np.where(std > 0, std, 1.0)
+        weights = _counts(sample_weight, X)
+        self.y_mean_, self.y_scale_ = self._standard(targets, weights)
         scaled = torch.from_numpy((targets - self.y_mean_) / self.y_scale_)
-        return self._learn(X, scaled, targets.shape[1], Normal("learned"), sample_weight)
+        return self._learn(X, scaled, targets.shape[1], Normal("learned"), weights)
 
     def prediction(self, X: Any) -> Prediction:
         """The whole predictive distribution, in the units of y, (examples, targets)."""
