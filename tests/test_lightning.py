@@ -81,6 +81,7 @@ def test_a_step_is_the_elbo():
 
 
 def test_voxels_that_are_left_out_have_no_score(monkeypatch):
+    torch.manual_seed(0)
     module = BayesianLightningModule(mcrepar.bayesian(nn.Conv2d(1, 3, 1)), PerVoxel(), data_size=8)
     noted = {}
     monkeypatch.setattr(module, "_note", lambda name, value, size: noted.update({name: float(value)}))
@@ -92,6 +93,7 @@ def test_voxels_that_are_left_out_have_no_score(monkeypatch):
 
 
 def test_a_regression_trains_its_noise(tmp_path):
+    torch.manual_seed(0)
     module = BayesianLightningModule(nn.Linear(4, 1), Normal("learned"), data_size=64, lr=0.05, posterior="normal")
     optimizer = module.configure_optimizers()
     assert any(p is module.likelihood.log_scale for group in optimizer.param_groups for p in group["params"])
