@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +106,7 @@ def joined(device: str) -> Iterator[World]:
     try:
         yield World(dist.get_rank(), dist.get_world_size(), place)
     finally:
+        gc.collect()  # a wrapped network in a cycle holds the group, whose threads abort an interpreter that ends first
         if ours:
             dist.destroy_process_group()
 
