@@ -42,8 +42,9 @@ def predict_block(found: dict[str, Any]) -> list[str]:
                 f"| {row['100 draws over it']:.0f} times | {row['memory over deterministic']:.1f}x{large} |"
             )
     head = (
-        "`predict(bnn, x, draws='moments')` against one deterministic pass: CPU time of one thread, the median (and "
-        "the quartiles) of the ratios within 30 rounds, and the ratio of the fastest passes of all rounds:"
+        "`predict(bnn, x, draws='moments')` after `calibrate_moments` against one deterministic pass: CPU time of one "
+        "thread, the median (and the quartiles) of the ratios within 30 rounds, and the ratio of the fastest passes of "
+        "all rounds; 100 draws are 25 times a prediction with four:"
     )
     titles = (
         "| network | structure | over one pass | fastest | goal | 100 draws over it | memory over one pass (goal 3x) |"

@@ -24,6 +24,7 @@ from mcrepar.distributions.parameters import POSITIVE, REAL, UNIT, WHOLE, Parame
 
 settings.register_profile("same every time", derandomize=True, deadline=None)
 settings.load_profile("same every time")
+torch.set_num_threads(1)  # however pytest was started: a run with threads=1 leaves as many as it found
 
 SCALES = (0.3, 1.2)  # between which the scales of an example lie
 LIMITED = (0.25, 0.95)  # the same as shares of 0.2, where E exp(scale * xi) ends at a scale of 1 (expgamma)

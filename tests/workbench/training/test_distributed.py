@@ -1,12 +1,15 @@
 """Two processes that torchrun started: one network, shares of the data, noise of their own, one log."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from mcrepar.errors import ParameterError
 from mcrepar.workbench.training import train
@@ -108,6 +111,28 @@ def test_alone_everything_is_the_identity():
     assert world.first(lambda: "mine") == "mine"
     world.average(net.parameters())
     world.share(net.parameters())
+
+
+def test_what_garbage_holds_is_gone_before_the_group_is_destroyed(monkeypatch):
+    """Else the group lives on until the interpreter ends, which its threads abort now and then."""
+    held, alive = [], []
+
+    class Wrapped:
+        def __init__(self):
+            self.itself = self  # a cycle, as DistributedDataParallel has them
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, found in {"init_process_group": None, "get_rank": 0, "get_world_size": 2}.items():
+        monkeypatch.setattr(dist, name, lambda *args, found=found: found)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: alive.append(held[0]() is not None))
+    gc.disable()  # it must not be collected by chance
+    try:
+        with joined("cpu"):
+            held.append(weakref.ref(Wrapped()))
+            assert held[0]() is not None
+    finally:
+        gc.enable()
+    assert alive == [False]
 
 
 @pytest.mark.parametrize("name", ["nosuch", "meta"])
