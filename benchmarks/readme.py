@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from moments_tables import moments_block, predict_block, training_block
 from quality_goals import goals_block
-from quality_tables import classes_block, fashion_block, moments_quality_block, noise_block, simulation_block
+from quality_tables import (
+    classes_block,
+    fashion_block,
+    moments_quality_block,
+    noise_block,
+    short_classes_block,
+    simulation_block,
+)
 from timing import QUIET
 
 HERE = Path(__file__).parent
@@ -269,7 +276,7 @@ BLOCKS = {
     "choice": Block("README.md", "step_networks.json", choice_block),
     "uci": Block("README.md", "quality", uci_short_block),
     "fashion": Block("README.md", "quality", fashion_block),
-    "uci_all": Block("docs/posteriors.md", "quality", uci_block),
+    "uci_all": Block("docs/posterior_quality.md", "quality", uci_block),
     "kl": Block("docs/benchmarks.md", "kl.json", kl_block),
     "step": Block("docs/benchmarks.md", "step.json", step_block),
     "networks": Block("docs/benchmarks.md", "step_networks.json", networks_block),
@@ -280,8 +287,9 @@ BLOCKS = {
     "predict": Block("docs/benchmarks.md", "predict.json", predict_block),
     "moments_training": Block("docs/benchmarks.md", "moments_training.json", training_block),
     "moments_quality": Block("docs/benchmarks.md", "moments_quality.json", moments_quality_block),
-    "classes": Block("docs/posteriors.md", "quality", classes_block),
-    "goals": Block("docs/posteriors.md", "quality", goals_block),
+    "classes_short": Block("docs/posteriors.md", "quality", short_classes_block),
+    "classes": Block("docs/posterior_quality.md", "quality", classes_block),
+    "goals": Block("docs/posterior_quality.md", "quality", goals_block),
     "noise": Block("docs/benchmarks.md", "gradient_noise.json", noise_block),
     "simulation": Block("docs/benchmarks.md", "simulation.json", simulation_block),
     "reliability": Block("docs/reliability.md", "reliability.json", reliability_block),
@@ -295,6 +303,7 @@ NOT_TIMED = {
     "moments",
     "moments_quality",
     "classes",
+    "classes_short",
     "goals",
     "noise",
     "simulation",

@@ -45,6 +45,15 @@ def test_corruptions_are_averaged():
     assert quality_tables.corrupted(run("rank1 normal .3", 0), "accuracy") == pytest.approx(0.6)
 
 
+def test_the_short_table_has_what_we_recommend_and_its_rivals_by_names_for_readers():
+    runs = [run(name, seed) for name in ("fan-in .2, one draw, SGD", "fan-in .3") for seed in (0, 1)]
+    lines = quality_tables.short_classes_block(found(*runs, run("deterministic", 0, mutual_information=0.0)))
+    rows = [line for line in lines if line.startswith("| ")][-3:]  # the head, and the methods in the order of the table
+    assert rows[1] == "| deterministic network | 1 | 0.900 | 0.300 | 0.020 | 0.800 | - | 0.600 |"
+    assert rows[2].startswith("| hierarchical prior, `scale=0.2` | 2 | 0.900 ± 0.000 |")
+    assert rows[2].endswith("| 0.900 ± 0.000 | 0.600 ± 0.000 |")
+
+
 def test_without_a_run_of_ours_the_goal_is_open():
     rows = quality_goals.goals_block(found(run("deterministic", 0)))
     row = next(row for row in rows if "ResNet-20" in row)
