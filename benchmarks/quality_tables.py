@@ -113,8 +113,8 @@ def short_classes_block(found: dict[str, Any]) -> list[str]:
     """What we recommend and what people would use in its place."""
     by = by_method(found)
     lines = [
-        "Test parts, with 95 % intervals over seeds where there are several; all have the same network, data and epochs, "
-        "ours the whole KL and 20 draws. OOD is the AUROC with which entropy or mutual information detects "
+        "Test parts, with 95 % intervals over seeds where there are several; network, data and epochs are the same, "
+        "ours have the whole KL and 20 draws. OOD is the AUROC with which entropy or mutual information detects "
         "images of another data set; corrupted is the mean accuracy over four corruptions of the test images."
     ]
     for task in SHORT_TASKS:
