@@ -3,8 +3,8 @@
     python benchmarks/estimators.py --root DATA
 
 The rule: the mean validation log predictive density over UCI regression (DATA/uci, the first three standard splits) and
-two classifications of scikit-learn (wine and digits, a quarter of the training part). Test parts are predicted once, by
-the prior that was chosen.
+data sets of scikit-learn (diabetes, wine, digits and breast cancer, a quarter of the training part). Test parts are
+predicted once, by the prior that was chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from quality_uci import parts
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
@@ -33,8 +33,8 @@ Arrays = dict[str, tuple[Any, Any]]
 
 
 def regressions(root: Path) -> dict[str, Arrays]:
-    """Training, validation and test part of every data set and split, standardised by the training part."""
-    found = {}
+    """Training, validation and test part of every data set and split."""
+    found = {f"diabetes-{split}": three_parts(*load_diabetes(return_X_y=True), split) for split in range(SPLITS)}
     for name in ("boston", "concrete", "energy", "yacht"):
         for split in range(SPLITS):
             data, _ = parts(root / "uci" / f"{name}.npz", split)
@@ -43,19 +43,24 @@ def regressions(root: Path) -> dict[str, Arrays]:
 
 
 def classifications() -> dict[str, Arrays]:
-    """The same for classes: 30 % are the test part, a quarter of the rest the validation part."""
-    found = {}
-    for name, load in (("wine", load_wine), ("digits", load_digits)):
-        x, y = load(return_X_y=True)
-        for split in range(SPLITS):
-            x_rest, x_test, y_rest, y_test = train_test_split(x, y, test_size=0.3, random_state=100 + split)
-            x_train, x_val, y_train, y_val = train_test_split(x_rest, y_rest, test_size=0.25, random_state=split)
-            found[f"{name}-{split}"] = {
-                "train": (x_train, y_train),
-                "validation": (x_val, y_val),
-                "test": (x_test, y_test),
-            }
-    return found
+    """The same for classes."""
+    loaders = {"wine": load_wine, "digits": load_digits, "breast cancer": load_breast_cancer}
+    return {
+        f"{name}-{split}": three_parts(*load(return_X_y=True), split)
+        for name, load in loaders.items()
+        for split in range(SPLITS)
+    }
+
+
+def three_parts(x: Any, y: Any, split: int) -> Arrays:
+    """30 % are the test part, a quarter of the rest the validation part; numbers are standardised."""
+    x_rest, x_test, y_rest, y_test = train_test_split(x, y, test_size=0.3, random_state=100 + split)
+    x_train, x_val, y_train, y_val = train_test_split(x_rest, y_rest, test_size=0.25, random_state=split)
+    found = {"train": (x_train, y_train), "validation": (x_val, y_val), "test": (x_test, y_test)}
+    if not np.issubdtype(y.dtype, np.floating):
+        return found
+    mean, std = y_train.mean(), y_train.std()
+    return {key: (inputs, (targets - mean) / std) for key, (inputs, targets) in found.items()}
 
 
 def fitted(data: Arrays, setting: tuple[float, float], seed: int = 0) -> Any:

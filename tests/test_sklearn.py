@@ -13,7 +13,7 @@ import mcrepar
 
 pytest.importorskip("sklearn", reason="scikit-learn is what these tests are about")
 from sklearn.base import clone
-from sklearn.datasets import load_iris, make_moons
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine, make_moons
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -45,6 +45,27 @@ def line(n=120, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, (n, 1))
     return x, 100 + 30 * x[:, 0] + 5 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_digits, load_wine])
+def test_real_classes_are_learned_with_probabilities_that_are_right(load):
+    x, x_test, y, y_test = train_test_split(*load(return_X_y=True), test_size=0.3, random_state=0)
+    model = BayesianClassifier(steps=400, draws=50, random_state=0).fit(x, y)
+    assert model.score(x_test, y_test) > 0.92
+    shares = np.bincount(y) / len(y)
+    probs = model.predict_proba(x_test)
+    assert mcrepar.metrics.nll(probs, y_test) < 0.35 * mcrepar.metrics.nll(np.tile(shares, (len(y_test), 1)), y_test)
+    assert mcrepar.metrics.ece(probs, y_test) < 0.08
+
+
+def test_real_numbers_are_learned_with_intervals_that_are_right():
+    x, x_test, y, y_test = train_test_split(*load_diabetes(return_X_y=True), test_size=0.3, random_state=0)
+    model = BayesianRegressor(steps=400, draws=50, random_state=0).fit(x, y)
+    assert model.score(x_test, y_test) > 0.3  # least squares have 0.4
+    low, high = model.predict_interval(x_test, level=0.9)
+    covered = ((y_test >= low) & (y_test <= high)).sum()
+    # a right interval covers Binomial(133, 0.9) targets: outside of these limits with a probability below 1e-3
+    assert 107 <= covered <= 131
 
 
 def test_a_calibrated_classifier():
