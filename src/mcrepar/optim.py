@@ -79,16 +79,19 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
 
 
 class NaturalGradient(torch.optim.Optimizer):
-    """Natural-gradient descent on the posteriors of a network, SGD with momentum on all its other parameters.
+    """Natural-gradient descent on the posteriors of a network, and gradient descent on all its other parameters.
+
+    Means and other parameters move along a debiased running average of their gradients; torch's SGD adds gradients up
+    instead, and moves 1 / (1 - momentum) times as far for the same learning rate.
 
     Used after `elbo(...).loss.backward()` as any torch optimizer, with every forward. It keeps one buffer per mean and
     per other parameter, and none per scale.
 
     Args:
         net: a Bayesian neural network whose posteriors have a location; other families are refused by name.
-        lr: of means and of other parameters; for means it is the learning rate of SGD while scales are what they were.
+        lr: of means and of other parameters; the step of a mean is lr times the average while its scale is what it was.
         data_size: the number of training examples, as in `elbo`.
-        momentum: of the averaged gradient of means (debiased) and of other parameters.
+        momentum: the share of the average that stays in a step.
         scale_lr: the natural learning rate of log scales, from 1e-5 to 1e-3.
         weight_decay: of parameters that are not random, whose prior it is.
         max_scale_step: the largest change of a log scale in one step.

@@ -18,11 +18,12 @@ from mcrepar.workbench.training import checkpoint, learner, train
 from mcrepar.workbench.training.checkpoint import newest
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.learner import Learner, Validated
+from mcrepar.workbench.training.learner import Learner
 from mcrepar.workbench.training.loop import Trainer
 from mcrepar.workbench.training.process import Diverged
 from mcrepar.workbench.training.run_folder import RunFolder
 from mcrepar.workbench.training.schedules import seed_of
+from mcrepar.workbench.training.scores import Validated
 from mcrepar.workbench.training.setup import build_network, open_run
 from mcrepar.workbench.training.task import Task
 from tests.workbench.training.tiny import config, log_of, model_of, write_images, write_numbers

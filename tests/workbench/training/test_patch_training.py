@@ -11,7 +11,8 @@ from mcrepar.errors import ParameterError
 from mcrepar.workbench.training import train
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World
-from mcrepar.workbench.training.learner import Learner, validate
+from mcrepar.workbench.training.learner import Learner
+from mcrepar.workbench.training.scores import validate
 from mcrepar.workbench.training.setup import open_run
 from mcrepar.workbench.training.task import Facts, Task, read_data
 from tests.data.test_segmentation import save, study

@@ -18,12 +18,13 @@ from mcrepar.objective import Elbo, loss_of
 from mcrepar.workbench.training import checkpoint
 from mcrepar.workbench.training.config import TrainConfig
 from mcrepar.workbench.training.distributed import World, joined
-from mcrepar.workbench.training.learner import Learner, mean_score, total_score, validate
+from mcrepar.workbench.training.learner import Learner
 from mcrepar.workbench.training.log import Position, Row, Sums, check_tensorboard, tensorboard, write_log
 from mcrepar.workbench.training.process import Caught, Diverged, Stopped, caught
 from mcrepar.workbench.training.progress import display_of
 from mcrepar.workbench.training.run_folder import RunFolder
 from mcrepar.workbench.training.schedules import final_beta, seed_of
+from mcrepar.workbench.training.scores import mean_score, total_score, validate
 from mcrepar.workbench.training.task import Task
 from mcrepar.workbench.training.twin import twin_of
 
