@@ -43,6 +43,7 @@ class Step:
         spends: what M draws are spent on.
         has_draws: whether there is an M.
         grows: whether its memory grows with M, by its construction.
+        convert: makes the network Bayesian; None is the library's own way.
     """
 
     library: str
@@ -50,6 +51,7 @@ class Step:
     spends: str
     has_draws: bool = True
     grows: bool = True
+    convert: Callable[[nn.Module], nn.Module] | None = None
 
 
 def ours(method: str, has_draws: bool = True) -> Losses:
@@ -106,6 +108,13 @@ STEPS: dict[str, Step] = {
     },
 }
 
+OTHER_NETWORKS: dict[str, Step] = {  # whose memory is measured beside that of the steps
+    "deterministic": Step("torch", lambda net, x, y, draws: iter([F.cross_entropy(net(x), y)]), "nothing", False,
+                          convert=lambda net: net),
+    "rank-1": Step("mcrepar", ours("exact", False), CLOSED, False,
+                   convert=lambda net: mcrepar.bayesian(net, structure="rank1")),
+}  # fmt: skip
+
 
 def memory(key: str) -> int:
     """VmRSS, VmHWM or VmSize of this process, in bytes."""
@@ -125,13 +134,13 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     The peak is that of the process's resident memory less what it was before the network was built: parameters,
     gradients, Adam's averages and all that the step needs.
     """
-    step, draws = STEPS[case["step"]], case["M"]
+    step, draws = {**STEPS, **OTHER_NETWORKS}[case["step"]], case["M"]
     settle()
     before = memory("VmRSS")
     torch.manual_seed(0)
     net = model("preact_resnet18", **case["network"])
     x, y = torch.randn(case["batch"], 3, 32, 32), torch.randint(10, (case["batch"],))
-    bnn = LIBRARIES[step.library].convert(net, PRIOR)
+    bnn = step.convert(net) if step.convert else LIBRARIES[step.library].convert(net, PRIOR)
     optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-4, fused=True)
 
     def take(count: int) -> float:

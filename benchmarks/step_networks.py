@@ -70,7 +70,7 @@ OURS: Mapping[str, dict[str, Any]] = {
     "rank-1": {"structure": "rank1"},
 }
 PEERS = ("bayesian-torch", "torchbayesian", "torch_blue")
-MEMORY = ("exact", "stats", *(f"{name}, closed form" for name in PEERS))
+MEMORY = ("deterministic", "exact", "stats", "rank-1", *(f"{name}, closed form" for name in PEERS))
 BASE, LEAST = "deterministic", 12  # the step that others are divided by, and the least number of rounds
 
 
