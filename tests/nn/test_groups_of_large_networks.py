@@ -62,6 +62,50 @@ def test_a_step_has_the_gradients_of_the_general_path(posterior, prior):
     torch.testing.assert_close(found, general_step(bnn, weights, x, y), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize(("posterior", "prior"), FAMILIES)
+def test_a_seed_gives_the_same_weights_in_a_step_outside_of_it_and_without_gradients(posterior, prior):
+    bnn = network(posterior, prior)
+    found = {"outside": bnn.draw(seeded(3))}
+    with shared_rows():
+        found["step"] = bnn.draw(seeded(3))
+    with torch.no_grad():
+        found["prediction"] = bnn.draw(seeded(3))
+    for name in ("step", "prediction"):
+        torch.testing.assert_close(found[name], found["outside"], rtol=1e-12, atol=1e-14)
+    parameters = list(bnn.parameters())
+    gradients = {
+        name: torch.autograd.grad(sum(w.pow(3).sum() for w in found[name].values()), parameters, allow_unused=True)
+        for name in ("outside", "step")
+    }
+    torch.testing.assert_close(gradients["outside"], gradients["step"], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("small", [0, 2**16])
+def test_what_a_step_computed_without_a_graph_serves_no_gradient(small, monkeypatch):
+    monkeypatch.setattr(groups, "SMALL", small)
+    bnn = network("normal", "normal")
+    with shared_rows():
+        with torch.no_grad():
+            bnn.draw()
+        weights, kl = bnn.draw(), mcrepar.kl(bnn)
+        (sum(w.sum() for w in weights.values()) + kl).backward()
+    assert all(p.grad is not None for p in bnn.parameters())
+
+
+@pytest.mark.parametrize("small", [0, 2**16])
+def test_the_first_step_has_its_gradients_under_hooks_of_saved_tensors(small, monkeypatch):
+    monkeypatch.setattr(groups, "SMALL", small)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    bnn = mcrepar.bayesian(net)
+    with torch.autograd.graph.save_on_cpu():
+        loss = mcrepar.elbo(bnn, "categorical", torch.randn(6, 1, 5, 5), torch.arange(6) % 3, data_size=60).loss
+    loss.backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in bnn.parameters())
+    slopes = torch.cat([tensor.log_scale.grad.abs().flatten() for tensor in bnn.latents.values()])
+    assert slopes.min() > 1e-3  # of the KL, which has 1 / 60 for every weight whose noise is narrow
+
+
 def test_tied_weights_are_drawn_once():
     bnn = mcrepar.bayesian(Tied().double(), "normal")
     with shared_rows():

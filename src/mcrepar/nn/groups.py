@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
+from mcrepar.distributions.forms import IDENTITY
 from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
@@ -73,9 +74,14 @@ class Group:
         return cls(tensors, names, sizes, places, first.options.posterior, q.noise, located)
 
     @cached_property
-    def key(self) -> tuple[int, ...]:
+    def ids(self) -> tuple[int, ...]:
         """What tells groups of other tensors apart."""
         return tuple(map(id, self.tensors))
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Where a step keeps its row, of which that without a graph serves no gradient."""
+        return (torch.is_grad_enabled(), *self.ids)
 
     @property
     def members(self) -> Members:
@@ -133,14 +139,19 @@ class NetworkPass:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What tells it from groups and other passes."""
-        return (id(self),)
+        """Where a step keeps its KL, of which that without a graph serves no gradient."""
+        return (torch.is_grad_enabled(), id(self))
 
     def draw(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Fresh weights by their names. Inside of a step, the KL is summed too."""
         shared = shared_step()
-        if not self._plain() or (shared is None and torch.is_grad_enabled()):  # the pass saves parameters for backward
+        if not self._plain():
             return named(zip(self.names, (tensor.draw(generator) for tensor in self.tensors), strict=True))
+        if shared is None and torch.is_grad_enabled():  # a pass saves parameters, which may change before the backward
+            with torch.no_grad():
+                moved = self._run(True, False, generator, located=False)[0]
+            drawn = (tensor.moved_by(m) for tensor, m in zip(self.tensors, moved, strict=True))
+            return named(zip(self.names, drawn, strict=True))
         beside = self.summed and shared is not None and self.key not in shared
         found, kl = self._run(True, beside, generator)
         if beside and shared is not None:
@@ -158,11 +169,17 @@ class NetworkPass:
             return torch.stack([tensor.divergence(None, generator) for tensor in self.tensors]).sum()
         return self._run(False, True, generator)[1]
 
-    def _run(self, sample: bool, summed: bool, generator: torch.Generator | None) -> tuple[list[Tensor], Tensor]:
+    def _run(
+        self, sample: bool, summed: bool, generator: torch.Generator | None, located: bool = True
+    ) -> tuple[list[Tensor], Tensor]:
+        """The weights, or scale * xi where they are not `located`, and the sum of the KLs."""
         weights: list[Tensor] = []
         kls: list[Tensor] = []
         for thetas, recipes in self._buckets():
             chosen = recipes if summed else [replace(r, kl=Fixed()) for r in recipes]
+            if not located:
+                thetas = [(None, log_scale) for _, log_scale in thetas]
+                chosen = [replace(r, form=replace(r.form, outer=IDENTITY)) for r in chosen]
             found, kl = run(thetas, chosen, sample, generator, self.rooms.setdefault(len(kls), []))
             weights += found
             kls.append(kl)

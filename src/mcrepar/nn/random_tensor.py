@@ -83,9 +83,7 @@ class RandomTensor(nn.Module):
 
     def __init__(self, name: str, values: Tensor, spread: float, options: Options, hold: int | None = None) -> None:
         super().__init__()
-        self.name = name
-        self.options = options
-        self.hold = hold
+        self.name, self.options, self.hold = name, options, hold
         self.plan: tuple[tuple[Method, ...], Plan] | None = None  # of the pair, which never changes, and the methods
         self.settled: Callable[[Posterior, torch.Generator | None], Tensor] | None = None  # the KL in a compiled graph
         self.register_buffer("held", None if hold is None else values.detach()[hold].clone())
@@ -161,8 +159,7 @@ class RandomTensor(nn.Module):
 
     def divergence(self, estimator: Estimator | None = None, generator: torch.Generator | None = None) -> Tensor:
         """KL(q || p) of this tensor, in float64; not checked for overflow, which `check` does."""
-        q = self.posterior
-        p = self.prior(q)
+        p = self.prior(q := self.posterior)
         return apply_plan(self.planned(q, p), q, p, estimator or self.options.estimator, generator, transformed())
 
     def planned(self, q: Posterior, p: Prior) -> Plan:
@@ -174,14 +171,12 @@ class RandomTensor(nn.Module):
 
     def fixed_products(self) -> Fixed | None:
         """The products and the constant of the KL, where they are the same at every step."""
-        q = self.posterior
-        p = self.prior(q)
+        p = self.prior(q := self.posterior)
         return fixed_products(self.planned(q, p), q, p, self.options.estimator)
 
     def check(self, value: Tensor) -> None:
         """Say what is wrong where the KL is not finite."""
-        q = self.posterior
-        p = self.prior(q)
+        p = self.prior(q := self.posterior)
         try:
             check_finite(plan_pair(q, p), q, p, value)
         except McreparError as error:
@@ -205,6 +200,10 @@ class RandomTensor(nn.Module):
             return self.whole(self.options.posterior.form.outer.apply(v if self.centre is None else self.centre + v))
         with torch.no_grad():
             moved = self.noise(generator).mul_(self.log_scale.exp())
+        return self.moved_by(moved)
+
+    def moved_by(self, moved: Tensor) -> Tensor:
+        """The weights f(loc + moved) for moved = scale * xi, which is all that is saved for backward."""
         v = _Moved.apply(self.centre, self.log_scale, moved)  # type: ignore[no-untyped-call]
         return self.whole(self.options.posterior.form.outer.apply(v))
 
