@@ -181,6 +181,16 @@ def test_groups_let_scales_move():
     assert sum(len(group["params"]) for group in groups(bnn, 1e-3)) == len(list(bnn.parameters()))
 
 
+def test_weight_decay_reaches_what_is_not_random_only():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    bnn = mcrepar.bayesian(net, "normal", mcrepar.prior("normal", scale="learned"))
+    role = mcrepar.optim.roles(bnn)
+    optimizer = torch.optim.AdamW(groups(bnn, 1e-3), weight_decay=0.1)
+    decayed = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decayed == {p: 0.1 if role[p] == "plain" else 0.0 for p in role}
+    assert set(role.values()) == {"plain", "mean", "prior", "scale"}
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

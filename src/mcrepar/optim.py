@@ -53,7 +53,8 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
     """Parameter groups for any torch optimizer, with a learning rate of their own for the scales of posteriors.
 
     Adam moves a parameter by at most its learning rate in a step. A log scale has a long way to go, and would hardly
-    leave its initial value within the steps that suffice for the means.
+    leave its initial value within the steps that suffice for the means. The optimizer's `weight_decay` applies to
+    parameters that are not random only: the others have their prior.
 
     Args:
         net: a Bayesian neural network, or a network with Bayesian parts.
@@ -61,9 +62,9 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
         scale_lr: of log scales; None is 10 times `lr`.
 
     >>> from mcrepar import bayesian
-    >>> bnn = bayesian(nn.Linear(2, 1))
-    >>> [(len(group["params"]), group["lr"]) for group in groups(bnn, 1e-3)]
-    [(2, 0.001), (2, 0.01)]
+    >>> bnn = bayesian(nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 1)))
+    >>> [(len(group["params"]), group["lr"], group.get("weight_decay")) for group in groups(bnn, 1e-3)]
+    [(2, 0.001, None), (4, 0.001, 0.0), (4, 0.01, 0.0)]
     """
     role = roles(net)
     given: dict[str, Any] = {"lr": lr, "scale_lr": lr if scale_lr is None else scale_lr}
@@ -72,7 +73,8 @@ def groups(net: nn.Module, lr: float, scale_lr: float | None = None) -> list[dic
             raise ParameterError(f"groups(net, {name}={value!r})", "it is no learning rate", "a number from 0 on")
     rate = SCALE_RATE * lr if scale_lr is None else scale_lr
     found: list[dict[str, Any]] = [
-        {"params": [p for p in role if role[p] != "scale"], "lr": lr},
+        {"params": [p for p in role if role[p] == "plain"], "lr": lr},
+        {"params": [p for p in role if role[p] in ("mean", "prior")], "lr": lr, "weight_decay": 0.0},
         {"params": [p for p in role if role[p] == "scale"], "lr": rate, "weight_decay": 0.0},
     ]
     return [group for group in found if group["params"]]
