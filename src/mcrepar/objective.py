@@ -16,7 +16,7 @@ from mcrepar.distributions.random import new_seed
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.kl_schedules import beta_number
 from mcrepar.likelihoods import LIKELIHOODS, Categorical, Likelihood, likelihood_of
-from mcrepar.nn.batches import Output, fitting, from_numpy, real_tensors, the_tensor
+from mcrepar.nn.batches import Output, copies, fitting, from_numpy, real_tensors, the_tensor
 from mcrepar.nn.groups import shared_rows
 from mcrepar.nn.last_layer import log_prob as last_layer_log_prob
 from mcrepar.nn.locks import SEEDING, note_training
@@ -167,14 +167,16 @@ def _nll_and_kl(
                 chosen.check(stack[0], y)
                 u, y = stack.flatten(0, 1), y.expand(draws, *y.shape).flatten(0, 1)
             else:
+                again, named = copies(args, kwargs) if draws > 1 else (args, kwargs)
                 with _default_rng_from(generator, bnn):
                     if last_layer_draws is None:
                         with fitting("elbo", bnn, args, kwargs) if eager else contextlib.nullcontext():
-                            out = bnn(*args, **kwargs)
+                            out = bnn(*again, **named)
                         u = the_tensor(out, output)
                     else:
                         bound = last_layer_draws == "exact" and isinstance(chosen, Categorical)
-                        u, last = capture(random, lambda: the_tensor(bnn(*args, **kwargs), output), not bound)
+                        run = partial(bnn, *again, **named)
+                        u, last = capture(random, lambda run=run: the_tensor(run(), output), not bound)  # type: ignore[misc]
                 chosen.check(u, y)
             if last_layer_draws is None:
                 log_prob = chosen.log_prob(u.float() if u.dtype.itemsize < 4 else u, y)

@@ -191,3 +191,40 @@ def test_an_x_that_does_not_fit_is_refused_by_its_shape(ask, x, words):
     }
     with pytest.raises(ParameterError, match=words):
         calls[ask]()
+
+
+class Writer(nn.Module):
+    """A network that standardises its input in place."""
+
+    def __init__(self, norm: bool = False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3) if norm else nn.Identity()
+
+    def forward(self, x):
+        x -= 0.5
+        x /= 0.5
+        return self.norm(self.inner(x))
+
+
+class Reader(Writer):
+    def forward(self, x):
+        return super().forward(x.clone())
+
+
+@pytest.mark.parametrize("posterior", ["normal", "radial"])
+@pytest.mark.parametrize("options", [{"forward": "weights"}, {}, {"structure": "rank1"}], ids=str)
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_network_may_write_to_its_input(posterior, options, norm):
+    x, found = data(), {}
+    for kind in (Writer, Reader):
+        bnn = mcrepar.bayesian(kind(norm), posterior, **options)
+        if norm:
+            torch.manual_seed(2)
+            bnn = bnn.calibrate(data(9))
+        means = [predict(bnn, form, draws=5, generator=seeded(0)).mean for form in (x, [x], {"x": x})]
+        e = mcrepar.elbo(bnn, "categorical", x.clone(), torch.arange(7) % 3, 50, draws=4, generator=seeded(3))
+        found[kind] = [*means, *means, e.nll.detach()]
+    for written, read in zip(found[Writer], found[Reader], strict=True):
+        torch.testing.assert_close(written, read)
+    assert torch.equal(x, data()), "predictions leave x as it was"

@@ -82,8 +82,9 @@ class Batches:
             leaves, spec = pytree.tree_flatten(inputs, lambda part: isinstance(part, PackedSequence))
             if k == 0 and not self.whole:
                 self._check_first(leaves)
-            moved = [leaf.to(device=self.device) if isinstance(leaf, _MOVED) else leaf for leaf in leaves]
-            inputs = pytree.tree_unflatten(moved, spec)
+            # copies: a network that writes to its input finds at every draw what was given
+            own = {id(leaf): leaf.to(device=self.device, copy=True) for leaf in leaves if isinstance(leaf, _MOVED)}
+            inputs = pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], spec)
             if isinstance(inputs, Mapping):
                 yield (), dict(inputs)
             else:
@@ -119,6 +120,23 @@ class Batches:
             raise ParameterError(
                 "predict(bnn, x)", "x gives its examples in another order every time", "shuffle=False, no augmentation"
             )
+
+
+def copies(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments whose tensors are copies: a forward that runs once more finds what the first one may have written to.
+
+    >>> x = torch.zeros(2)
+    >>> (a, b), _ = copies((x, x), {})
+    >>> a is b, a is x
+    (True, False)
+    """
+    own: dict[int, Tensor] = {}  # what is given twice stays one tensor, as attention asks of its query and key
+
+    def copy(tensor: Tensor) -> Tensor:
+        return own[id(tensor)] if id(tensor) in own else own.setdefault(id(tensor), tensor.clone())
+
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, copy, (args, dict(kwargs)))
+    return found
 
 
 def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:

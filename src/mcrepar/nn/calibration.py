@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from mcrepar.errors import MethodError, ParameterError
-from mcrepar.nn.batches import examples
+from mcrepar.nn.batches import copies, examples
 from mcrepar.nn.locks import measuring
 from mcrepar.nn.random_tensor import random_tensors
 from mcrepar.nn.swap import Draw, alone, run
@@ -194,7 +194,7 @@ class Calibration(nn.Module):
             for statistic in STATISTICS:
                 fresh[f"{name}.{statistic}".lstrip(".")] = getattr(module, statistic).clone()
         with torch.no_grad(), self._measuring(net):
-            run(fresh, *kept)
+            run(fresh, *copies(*kept))
         return fresh
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from mcrepar.nn.batches import Batches, Output, fitting, the_tensor
+from mcrepar.nn.batches import Batches, Output, copies, fitting, the_tensor
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.checkpointing import running
 from mcrepar.nn.groups import SMALL, Group
@@ -113,8 +113,10 @@ def run_stack(
 ) -> Tensor:
     """The network's output for every sample, (draws, examples, ...); one after the other where this batch differs."""
 
+    own = copies(args, kwargs)  # to which the network may write before it turns out not to run on a stack
+
     def one(weights: Draw) -> Tensor:
-        return the_tensor(swapped(bnn, {**weights, **(fixed or {})}, args, kwargs), output)
+        return the_tensor(swapped(bnn, {**weights, **(fixed or {})}, *own), output)
 
     largest, count = bnn.groups.tried[1] if bnn.groups.tried is not None else None, len(next(iter(stack.values())))
     together = min(count, max(1, CACHE // largest)) if largest else count
@@ -124,8 +126,10 @@ def run_stack(
             return _dense(layers, stack, args[0], count, max(1, together // 2))  # larger memory has fresh pages
         found: Tensor = vmap(one, randomness="error", chunk_size=together)(dict(stack))
         return found
-    draws = [{name: w[k] for name, w in stack.items()} for k in range(count)]
-    outs = [run(bnn, {**draw, **(fixed or {})}, *args, **kwargs) for draw in draws]
+    outs = []
+    for k in range(count):
+        again, named = copies(args, kwargs)
+        outs.append(run(bnn, {**{name: w[k] for name, w in stack.items()}, **(fixed or {})}, *again, **named))
     return torch.stack([the_tensor(out, output) for out in outs])
 
 
@@ -200,7 +204,7 @@ def _largest(bnn: BayesianModule, args: Any, kwargs: Any, output: Output) -> int
     """The bytes of the largest tensor of a forward on one sample; None where the network does not run on a stack."""
     seen = _Largest()
     try:
-        twin = copy.deepcopy(bnn)
+        twin, (args, kwargs) = copy.deepcopy(bnn), copies(args, kwargs)
         before, stack = _state(twin.net), {name: torch.stack([w, w]) for name, w in twin.mean().items()}
         with running(None), seen:
             vmap(lambda one: the_tensor(swapped(twin, one, args, kwargs), output), randomness="error")(stack)
