@@ -2,8 +2,9 @@
 
     python benchmarks/quality.py run cifar10-resnet20 deterministic --seed 0 --root DATA --work FOLDER
 
-A run goes on where it was stopped; when it ends it writes one JSON file to benchmarks/results/quality. The folder DATA
-holds cifar-10-batches-bin, fashion-mnist, mnist and svhn_train_head_nolabels.npz.
+A run goes on where it was stopped; when it ends it writes one JSON file to benchmarks/results/quality, and
+`python benchmarks/readme.py` takes it into the tables and into results/quality_runs.csv. The folder DATA holds
+cifar-10-batches-bin, fashion-mnist, mnist and svhn_train_head_nolabels.npz.
 """
 
 from __future__ import annotations
@@ -30,17 +31,15 @@ RESULTS = Path(__file__).parent / "results" / "quality"
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="train and evaluate one method")
-    run.add_argument("task", choices=TASKS)
-    run.add_argument("method", choices=METHODS)
-    run.add_argument("--seed", type=int, default=0)
-    run.add_argument("--root", type=Path, required=True, help="the folder with the data")
-    run.add_argument("--work", type=Path, required=True, help="where checkpoints and models go")
-    run.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("command", choices=["run"], help="train and evaluate one method")
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--root", type=Path, required=True, help="the folder with the data")
+    parser.add_argument("--work", type=Path, required=True, help="where checkpoints and models go")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    if given.command == "run":
-        record(given.task, given.method, given.seed, given.root, given.work, given.results)
+    record(given.task, given.method, given.seed, given.root, given.work, given.results)
 
 
 def checkpoint_name(task: str, method: str, seed: int) -> str:

@@ -39,6 +39,11 @@ class Answer:
     probs: Tensor
     expected_entropy: Tensor
 
+    @classmethod
+    def of(cls, probs: Tensor) -> Answer:
+        """The answer of one network."""
+        return cls(probs, torch.special.entr(probs).sum(1))
+
 
 def average(answers: Sequence[Answer]) -> Answer:
     """The answer of several networks together."""
@@ -67,11 +72,15 @@ class Learner(ABC):
     def predict(self, x: Tensor, draws: int) -> Answer:
         """Probabilities of prepared inputs."""
 
-    def step(self, x: Tensor, y: Tensor, progress: float) -> float:
-        """One step of training; `progress` is the share of the budget that is spent."""
+    def _set_rates(self, progress: float) -> None:
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * cosine(progress)
+
+    def step(self, x: Tensor, y: Tensor, progress: float) -> float:
+        """One step of training; `progress` is the share of the budget that is spent."""
+        self._set_rates(progress)
+        for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss = self.loss(x, y, progress)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -92,19 +101,25 @@ class Learner(ABC):
         return {}
 
 
-def sgd(parameters: Iterable[Any], task: Task, rate: float = 1.0) -> torch.optim.Optimizer:
-    """The deterministic network's optimizer."""
-    return torch.optim.SGD(
-        parameters, task.learning_rate * rate, momentum=0.9, nesterov=True, weight_decay=task.weight_decay
-    )
+def sgd(
+    parameters: Iterable[Any], task: Task, rate: float = 1.0, weight_decay: float | None = None
+) -> torch.optim.Optimizer:
+    """The deterministic network's optimizer; without a weight decay it is the task's."""
+    decay = task.weight_decay if weight_decay is None else weight_decay
+    return torch.optim.SGD(parameters, task.learning_rate * rate, momentum=0.9, nesterov=True, weight_decay=decay)
+
+
+def probabilities(net: nn.Module, x: Tensor) -> Tensor:
+    """Of the classes, in parts of bounded memory."""
+    return torch.cat([net(part).softmax(1) for part in x.split(500)])
 
 
 class Deterministic(Learner):
-    """The plain network; `rate` multiplies the task's learning rate."""
+    """The plain network; `rate` multiplies the task's learning rate, `weight_decay` takes the place of the task's."""
 
-    def __init__(self, task: Task, data_size: int, rate: float = 1.0) -> None:
+    def __init__(self, task: Task, data_size: int, rate: float = 1.0, weight_decay: float | None = None) -> None:
         net = task.network()
-        super().__init__(net, sgd(net.parameters(), task, rate))
+        super().__init__(net, sgd(net.parameters(), task, rate, weight_decay))
 
     def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
         return F.cross_entropy(self.model(x), y)
@@ -112,8 +127,7 @@ class Deterministic(Learner):
     @torch.no_grad()
     def predict(self, x: Tensor, draws: int) -> Answer:
         self.model.eval()
-        probs = torch.cat([self.model(part).softmax(1) for part in x.split(500)])
-        return Answer(probs, torch.special.entr(probs).sum(1))
+        return Answer.of(probabilities(self.model, x))
 
 
 class Dropout(Deterministic):
@@ -144,10 +158,7 @@ class Ensemble(Deterministic):
     @torch.no_grad()
     def predict(self, x: Tensor, draws: int) -> Answer:
         self.model.eval()
-        probs = torch.stack(
-            [torch.cat([net(part).softmax(1) for part in x.split(500)]) for net in self.model.children()]
-        )
-        return Answer(probs.mean(0), torch.special.entr(probs).sum(2).mean(0))
+        return average([Answer.of(probabilities(net, x)) for net in self.model.children()])
 
 
 class Restored(Deterministic):
@@ -170,8 +181,7 @@ class TemperatureScaling(Restored):
         self.temperature = min(found, key=found.__getitem__)
 
     def predict(self, x: Tensor, draws: int) -> Answer:
-        probs = (super().predict(x, draws).probs.log() / self.temperature).softmax(1)
-        return Answer(probs, torch.special.entr(probs).sum(1))
+        return Answer.of((super().predict(x, draws).probs.log() / self.temperature).softmax(1))
 
     def facts(self) -> dict[str, float]:
         return {"temperature": self.temperature}
@@ -228,7 +238,11 @@ class LastLayerLaplace(Restored):
 
 
 class Ivon(Deterministic):
-    """The deterministic network under the optimizer IVON (package ivon-opt), with its README's settings."""
+    """The deterministic network under the optimizer IVON (package ivon-opt), with settings that were not tuned.
+
+    They are twice the task's learning rate, the task's weight decay and hess_init 0.1. The package's README has a
+    learning rate of 0.1; the package's defaults are a weight decay of 1e-4 and hess_init 1.0.
+    """
 
     def __init__(self, task: Task, data_size: int) -> None:
         ivon = importlib.import_module("ivon")  # of the peers' environment
@@ -238,8 +252,7 @@ class Ivon(Deterministic):
 
     def step(self, x: Tensor, y: Tensor, progress: float) -> float:
         (optimizer,) = self.optimizers
-        for group, rate in zip(optimizer.param_groups, self.rates[0], strict=True):
-            group["lr"] = rate * cosine(progress)
+        self._set_rates(progress)
         with optimizer.sampled_params(train=True):  # type: ignore[attr-defined]
             optimizer.zero_grad()
             loss = self.loss(x, y, progress)
@@ -280,7 +293,6 @@ class Bayesian(Learner):
         adam: Adam's learning rate for all other parameters; 0 for the deterministic network's SGD.
         sgd_rate: the learning rate of that SGD, relative to the deterministic network's.
         natural: the learning rate of `NaturalGradient` for means and other parameters, in the place of both.
-        per_draw: norm statistics measured for every draw; else the running ones of training.
         options: of `bayesian`.
     """
 
@@ -292,12 +304,10 @@ class Bayesian(Learner):
         adam: float = 0.0,
         natural: float = 0.0,
         sgd_rate: float = 1.0,
-        per_draw: bool = True,
         **options: Any,
     ) -> None:
         bnn = mcrepar.bayesian(task.network(), **options)
         self.data_size, self.likelihood = data_size, mcrepar.likelihoods.Categorical()
-        self.per_draw = per_draw
         if natural:
             decay = task.weight_decay
             optimizer = mcrepar.optim.NaturalGradient(
@@ -317,11 +327,8 @@ class Bayesian(Learner):
         return mcrepar.elbo(self.model, self.likelihood, x, y, data_size=self.data_size).loss
 
     def calibrate(self, parts: Parts, examples: int = 1000) -> None:
-        if not self.per_draw:
-            return
-        x, _ = parts.batch(
-            torch.arange(examples), torch.Generator().manual_seed(0)
-        )  # augmented, as norm layers were trained
+        generator = torch.Generator().manual_seed(0)
+        x, _ = parts.batch(torch.arange(examples), generator)  # augmented, as norm layers were trained
         self.model.calibrate(x)  # type: ignore[operator]
 
     def predict(self, x: Tensor, draws: int) -> Answer:

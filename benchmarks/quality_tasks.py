@@ -1,4 +1,8 @@
-"""The work on which methods are compared: data in four parts, a network, a budget. Nothing is chosen on a test part."""
+"""The work on which methods are compared: data in four parts, a network, a budget.
+
+Settings are chosen on the validation part. Every run is scored on the test part as well, so that the scores of earlier
+settings were in sight when later ones were chosen (docs/posterior_quality.md).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from mcrepar.data.dataset import Split
 from mcrepar.models import model
 
 CORRUPTED = 2000  # test images of every corruption
+VALIDATION = 5000  # training images that are held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +32,7 @@ class Parts:
         train: the training part, as it was read.
         prepare: from what was read to the network's input.
         validation: on which choices are made.
-        test: looked at once, at the end.
+        test: predicted once by every run, after training.
         ood: out-of-distribution sets, by name.
         corrupted: corrupted test sets with their labels, by name.
         kind: of augmentation.
@@ -101,10 +106,10 @@ def corrupted(test: Split) -> dict[str, Split]:
     return {name: Split((255 * f(x).clamp(0, 1)).round().byte(), y) for name, f in CORRUPTIONS.items()}
 
 
-def _images(name: str, folder: Path, ood: Mapping[str, Tensor], kind: str, held: int) -> Parts:
+def _images(name: str, folder: Path, ood: Mapping[str, Tensor], kind: str) -> Parts:
     data = load(name, folder)
     assert data.train is not None
-    train, validation = hold_out(data.train, held / len(data.train), seed=0)
+    train, validation = hold_out(data.train, VALIDATION / len(data.train), seed=0)
     mean, std = channel_statistics(train)
 
     def prepare(x: Tensor) -> Tensor:
@@ -116,13 +121,13 @@ def _images(name: str, folder: Path, ood: Mapping[str, Tensor], kind: str, held:
 def read_cifar(root: Path) -> Parts:
     """CIFAR-10, 45,000 images to train on; the out-of-distribution images are SVHN's."""
     crops = torch.from_numpy(np.load(root / "svhn_train_head_nolabels.npz")["x"]).permute(0, 3, 1, 2)
-    return _images("cifar10", root, {"svhn": crops}, "crop_flip", 5000)
+    return _images("cifar10", root, {"svhn": crops}, "crop_flip")
 
 
 def read_fashion(root: Path) -> Parts:
     """Fashion-MNIST, 55,000 images to train on; the out-of-distribution images are MNIST's."""
     digits = load("mnist", root / "mnist").test.x
-    return _images("fashion_mnist", root / "fashion-mnist", {"mnist": digits}, "none", 5000)
+    return _images("fashion_mnist", root / "fashion-mnist", {"mnist": digits}, "none")
 
 
 def _resnet(blocks: int) -> Callable[[], nn.Module]:

@@ -66,47 +66,27 @@ class Method:
     steps: int = 2000
 
 
-def _hierarchical(scale: float) -> mcrepar.Prior:
-    return mcrepar.prior("hierarchical", scale=scale, loc_scale=3.0, relative="fan_in")
-
-
-def _around_one(scale: float) -> mcrepar.Prior:
-    return mcrepar.prior("normal", loc=1.0, scale=scale)
-
-
+HIERARCHICAL = {
+    "posterior": "normal",
+    "prior": mcrepar.prior("hierarchical", scale=0.3, loc_scale=3.0, relative="fan_in"),
+    "forward": "local",
+}  # the default of `bayesian`: a network of dense layers has "local" by "auto"
+RANK1 = {"structure": "rank1", "prior": mcrepar.prior("normal", loc=1.0, scale=0.3)}
 METHODS: Mapping[str, Method] = {
     "deterministic": Method(weight_decay=1e-4),
     "deterministic, validated noise": Method(weight_decay=1e-4, validated_noise=True),
-    "dropout": Method(dropout=0.05, weight_decay=1e-4),
     "deterministic, validated noise, 6,000 steps": Method(weight_decay=1e-4, validated_noise=True, steps=6000),
-    "dropout, 6,000 steps": Method(dropout=0.05, weight_decay=1e-4, steps=6000),
-    "normal, shared draw": Method({"posterior": "normal", "prior": "normal"}),
-    "normal, local": Method({"posterior": "normal", "prior": "normal", "forward": "local"}),
-    "normal, local, fan-in prior": Method(
-        {"posterior": "normal", "prior": mcrepar.prior("normal", scale=2.0, relative="fan_in"), "forward": "local"}
-    ),
-    "hierarchical .1": Method({"posterior": "normal", "prior": _hierarchical(0.1), "forward": "local"}),
-    "hierarchical .3": Method({"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}),
-    "hierarchical .3, 6,000 steps": Method(
-        {"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}, steps=6000
-    ),
     "deterministic, heteroscedastic": Method(weight_decay=1e-4, heteroscedastic=True),
+    "dropout": Method(dropout=0.05, weight_decay=1e-4),
+    "dropout, 6,000 steps": Method(dropout=0.05, weight_decay=1e-4, steps=6000),
     "dropout, heteroscedastic": Method(dropout=0.05, weight_decay=1e-4, heteroscedastic=True),
-    "hierarchical .3, heteroscedastic": Method(
-        {"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}, heteroscedastic=True
-    ),
-    "hierarchical .3, heteroscedastic, whole": Method(
-        {"posterior": "normal", "prior": _hierarchical(0.3), "forward": "local"}, heteroscedastic=True, whole=True
-    ),
     "dropout, heteroscedastic, whole": Method(dropout=0.05, weight_decay=1e-4, heteroscedastic=True, whole=True),
-    "hierarchical 1, heteroscedastic": Method(
-        {"posterior": "normal", "prior": _hierarchical(1.0), "forward": "local"}, heteroscedastic=True
-    ),
-    "hierarchical 1": Method({"posterior": "normal", "prior": _hierarchical(1.0), "forward": "local"}),
-    "rank1 .1": Method({"structure": "rank1", "prior": _around_one(0.1)}, weight_decay=1e-4),
-    "rank1 .3": Method({"structure": "rank1", "prior": _around_one(0.3)}, weight_decay=1e-4),
-    "rank1 1": Method({"structure": "rank1", "prior": _around_one(1.0)}, weight_decay=1e-4),
-    "rank1 .3, 4 members": Method({"structure": "rank1", "prior": _around_one(0.3), "members": 4}, weight_decay=1e-4),
+    "normal, local": Method({"posterior": "normal", "prior": "normal", "forward": "local"}),
+    "hierarchical .3": Method(HIERARCHICAL),
+    "hierarchical .3, 6,000 steps": Method(HIERARCHICAL, steps=6000),
+    "hierarchical .3, heteroscedastic": Method(HIERARCHICAL, heteroscedastic=True),
+    "hierarchical .3, heteroscedastic, whole": Method(HIERARCHICAL, heteroscedastic=True, whole=True),
+    "rank1 .3": Method(RANK1, weight_decay=1e-4),
 }
 
 
