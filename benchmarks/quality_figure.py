@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from quality_tables import TITLES, by_method, mean_and_error, ood
+from quality_tables import COLUMNS, TITLES, by_method, mean_and_error
 
 from mcrepar.plots import style
 
@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results" / "quality", HERE.parent / "docs" / "figures"
 BASE, ENOUGH = "deterministic", 3  # seeds for an interval
 SCORES = {
-    "NLL": lambda run: run["test"]["nll"],
-    "ECE": lambda run: run["test"]["ece"],
-    "OOD AUROC by entropy": lambda run: ood(run)["entropy"],
+    "NLL": COLUMNS["NLL"],
+    "ECE": COLUMNS["ECE"],
+    "OOD AUROC by entropy": COLUMNS["OOD, entropy"],
 }
 
 

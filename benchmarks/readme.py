@@ -1,15 +1,21 @@
-"""Writes measured numbers (benchmarks/results/*.json) into README.md and pages of docs/, between comments of them."""
+"""Writes measured numbers (benchmarks/results/*.json) into README.md and pages of docs/, between comments of them.
+
+It also brings the table of the posteriors' runs, benchmarks/results/quality_runs.csv, up to date.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from moments_tables import moments_block, predict_block, training_block
 from quality_goals import goals_block
+from quality_rule import rule_block
+from quality_runs import write
 from quality_tables import (
     classes_block,
     fashion_block,
@@ -18,6 +24,7 @@ from quality_tables import (
     short_classes_block,
     simulation_block,
 )
+from quality_uci_tables import uci_block, uci_short_block
 from timing import QUIET
 
 HERE = Path(__file__).parent
@@ -43,39 +50,6 @@ def choice_block(found: dict[str, Any]) -> list[str]:
 
 
 SHOWN = ("ResNet-18", "3D encoder", "MLP")  # in the README
-UCI = {  # method in benchmarks/quality_uci.py: its name for readers
-    "deterministic": "deterministic network",
-    "deterministic, validated noise": "deterministic network, noise from validation errors",
-    "deterministic, heteroscedastic": "deterministic network, noise that depends on the input",
-    "dropout": "MC dropout",
-    "dropout, heteroscedastic": "MC dropout, noise that depends on the input",
-    "normal, local": "normal posterior, normal prior",
-    "rank1 .3": "rank-1 posterior",
-    "hierarchical .3": "normal posterior, hierarchical prior",
-    "hierarchical .3, heteroscedastic": "the same, noise that depends on the input",
-}
-
-
-def uci_block(found: dict[str, Any], names: Iterable[str] = tuple(UCI)) -> list[str]:
-    """Log-likelihood on the test parts of UCI data, for the methods that were run on all of them."""
-    by = {(run["method"], run["task"]): run for run in found.values() if run["task"].startswith("uci-")}
-    tasks = sorted(task for method, task in by if method == "deterministic")
-    methods = [name for name in names if all((name, task) in by for task in tasks)]
-    if not tasks:
-        return []
-    rows = [f"| {UCI[name]} | {' | '.join(_likelihood(by[name, task]) for task in tasks)} |" for name in methods]
-    head = "Test log-likelihood on UCI data (mean ± standard error, 20 splits, equal steps, beta = 1; ours last):"
-    titles = " | ".join(task.removeprefix("uci-") for task in tasks)
-    return [head, "", f"| network | {titles} |", "|---|" + "---|" * len(tasks), *rows]
-
-
-def uci_short_block(found: dict[str, Any]) -> list[str]:
-    """The fair baseline and what we recommend."""
-    return uci_block(found, ("deterministic, validated noise", "hierarchical .3"))
-
-
-def _likelihood(run: dict[str, Any]) -> str:
-    return f"{run['mean']['test']['log_likelihood']:.2f} ± {run['standard_error']['test']['log_likelihood']:.2f}"
 
 
 def kl_block(found: dict[str, Any]) -> list[str]:
@@ -277,6 +251,9 @@ BLOCKS = {
     "uci": Block("README.md", "quality", uci_short_block),
     "fashion": Block("README.md", "quality", fashion_block),
     "uci_all": Block("docs/posterior_quality.md", "quality", uci_block),
+    "uci_rmse": Block("docs/posterior_quality.md", "quality", partial(uci_block, score="rmse")),
+    "uci_coverage": Block("docs/posterior_quality.md", "quality", partial(uci_block, score="coverage_90")),
+    "rule": Block("docs/posterior_quality.md", "quality", rule_block),
     "kl": Block("docs/benchmarks.md", "kl.json", kl_block),
     "step": Block("docs/benchmarks.md", "step.json", step_block),
     "networks": Block("docs/benchmarks.md", "step_networks.json", networks_block),
@@ -299,6 +276,9 @@ NOT_TIMED = {
     "reliability",
     "uci",
     "uci_all",
+    "uci_rmse",
+    "uci_coverage",
+    "rule",
     "fashion",
     "moments",
     "moments_quality",
@@ -356,3 +336,4 @@ if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
     for name in BLOCKS:
         rewrite(name)
+    write()
