@@ -134,8 +134,8 @@ EXPERIMENT = study_experiment(
     "is the paper's; Radial weights, true draws, M by `stats`. At the cpu scale: 20 x 24 x 20 and 28^3 voxels, 12 and "
     "6 epochs instead of 100, a tempered and annealed KL (beta 0.001) with the best prior scale for each tensor, five "
     f"and three replications, 100 and 30 draws at the test. {WHOLE_KL} It has the simulated volumes only: "
-    "one training on AdrenalMNIST3D takes half an hour (`docs/posteriors.md` has it with rank-1 factors). At the "
-    "tiny scale the simulated volumes only. The paper has 88 validation volumes: a set of a tenth of them has an "
+    "one training on AdrenalMNIST3D takes half an hour (`docs/posterior_quality.md` has it with rank-1 factors). At "
+    "the tiny scale the simulated volumes only. The paper has 88 validation volumes: a set of a tenth of them has an "
     "accuracy known to ±16 points, so that differences of that "
     f"size need no cause. {HOW_JUDGED} The gain where the confidence is 1 is held where its interval is above 0 and "
     f"reaches the paper's {100 * PAPER_GAIN:.1f} points, not held where all of it is below them. {TRUE_DRAWS}",

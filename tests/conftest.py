@@ -124,7 +124,7 @@ def z_score(sample: Tensor, expected: float | Tensor) -> Tensor:
     return (sample.mean(0) - expected) / error
 
 
-# ---- oracles that share no code with the library: scipy's laws, and two written with scipy.special
+# ---- oracles that share no code with the library: scipy's distributions, and two written with scipy.special
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ SCIPY_PRIORS: dict[str, Callable[..., Any]] = {
 
 
 def scipy_posterior(q: mcrepar.Posterior) -> list[Any] | None:
-    """scipy's law of every weight of `q`; None where scipy has none, and other proofs must serve."""
+    """scipy's distribution of every weight of `q`; None where scipy has none, and other proofs must serve."""
     make = SCIPY_POSTERIORS.get(q.name)
     if make is None:
         return None
@@ -208,7 +208,7 @@ def scipy_posterior(q: mcrepar.Posterior) -> list[Any] | None:
 
 
 def scipy_prior(p: mcrepar.Prior) -> Any | None:
-    """scipy's law of a prior with numbers as parameters; None where scipy has none."""
+    """scipy's distribution of a prior with numbers as parameters; None where scipy has none."""
     make = SCIPY_PRIORS.get(p.name)
     return None if make is None else make(**{n: float(v) for n, v in p.values.items()})
 
@@ -218,9 +218,11 @@ def variance_penalty(q: mcrepar.Posterior, p: mcrepar.Prior) -> Tensor | float:
     if p.name != "hierarchical":
         return 0.0
     v, v_m = (torch.as_tensor(p.values[name]) ** 2 for name in ("scale", "loc_scale"))
-    laws = scipy_posterior(q)
-    known = laws is not None and not q.scale.requires_grad and all(hasattr(law, "var") for law in laws)
-    variance = torch.tensor([law.var() for law in laws]) if known else q.stddev**2
+    distributions = scipy_posterior(q)
+    known = (
+        distributions is not None and not q.scale.requires_grad and all(hasattr(each, "var") for each in distributions)
+    )
+    variance = torch.tensor([each.var() for each in distributions]) if known else q.stddev**2
     return ((1 - v / (v + v_m)) / (2 * v) * variance.reshape(q.shape)).sum()
 
 

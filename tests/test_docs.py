@@ -351,7 +351,7 @@ def test_the_menu_of_the_site_has_the_pages_of_experiments():
         ("W = theta*xi, mean_i log q_theta", r"W = theta\*xi, mean\_i log q\_theta"),
         ("s^2<b^2 and *emphasis* and **strong** words", "s^2&lt;b^2 and *emphasis* and **strong** words"),
         ("`a_b*c<d` a_b", r"`a_b*c<d` a\_b"),
-        ("The law\n  a = b", "The law  \n  a = b"),
+        ("The formula\n  a = b", "The formula  \n  a = b"),
         ("| a |\n text", "| a |\n text"),
         ("[a+b](k-1) [D2]", r"[a+b\](k-1) [D2]"),
     ],

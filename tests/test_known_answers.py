@@ -1,4 +1,4 @@
-"""Bayesian linear regression, whose mean-field posterior and predictive law are known (float64)."""
+"""Bayesian linear regression, whose mean-field posterior and predictive distribution are known (float64)."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_linear_regression_has_the_exact_mean_field_solution():
     design = torch.cat([x, torch.ones(30, 1).double()], 1)
     precision = design.T @ design / scale**2 + torch.eye(4).double() / width**2
     mean = torch.linalg.solve(precision, design.T @ y / scale**2).T  # (outputs, weights and bias)
-    deviation = precision.diagonal().rsqrt().expand(2, 4)
+    std = precision.diagonal().rsqrt().expand(2, 4)
     for name, columns in (("weight", slice(0, 3)), ("bias", 3)):
         latent = bnn.latents[name]
         torch.testing.assert_close(latent.loc.data, mean[:, columns], atol=1e-6, rtol=1e-6)
-        torch.testing.assert_close(latent.log_scale.exp().data, deviation[:, columns], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(latent.log_scale.exp().data, std[:, columns], atol=1e-6, rtol=1e-6)
 
 
 def test_predictive_intervals_cover_at_their_nominal_rate():
@@ -64,9 +64,9 @@ def test_predictive_intervals_cover_at_their_nominal_rate():
     trained(bnn, Normal(scale), x, y)
     new = randn(1, 3, seed=3)
     seen = (truth @ new[0] + scale * randn(count, seed=4)).squeeze()
-    _, law = capture([bnn], lambda: bnn(new))
-    deviation = (law.central_means(None)[1] + scale**2).sqrt().squeeze()
-    z = (seen - law.loc.squeeze()) / deviation
+    _, preactivation = capture([bnn], lambda: bnn(new))
+    std = (preactivation.central_means(None)[1] + scale**2).sqrt().squeeze()
+    z = (seen - preactivation.loc.squeeze()) / std
     for level in (0.5, 0.9):
         inside = float((z.abs() < math.sqrt(2) * torch.erfinv(torch.tensor(level))).sum())
         assert abs(inside - count * level) < 5 * math.sqrt(count * level * (1 - level))

@@ -252,10 +252,10 @@ def bayesian_twin(bnn: mcrepar.BayesianModule) -> mcrepar.BayesianModule:
 def test_likelihoods_by_name_and_numpy_data(name):
     bnn, x = net(), randn(4, 3)
     y = torch.tensor([0, 1, 1, 0]) if name == "categorical" else torch.ones(4, 2).double()
-    law = {"categorical": Categorical(), "bernoulli": Bernoulli(), "normal": Normal()}[name]
+    own = {"categorical": Categorical(), "bernoulli": Bernoulli(), "normal": Normal()}[name]
     found = [
         elbo(bnn, *given, data_size=4, generator=seeded(1)).nll
-        for given in ((law, x, y), (name, x.numpy(), y.numpy()), (name, (x.float().numpy().astype("f8"),), y))
+        for given in ((own, x, y), (name, x.numpy(), y.numpy()), (name, (x.float().numpy().astype("f8"),), y))
     ]
     assert found[0] == found[1]
     torch.testing.assert_close(found[2], found[0], rtol=1e-6, atol=1e-6)

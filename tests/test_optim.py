@@ -72,14 +72,14 @@ def test_it_finds_the_exact_posterior_of_linear_regression():
     torch.testing.assert_close(found, torch.full_like(found, precision**-0.5), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(("name", "law"), [("laplace", stats.laplace), ("logistic", stats.logistic)])
-def test_it_minimises_the_bound_of_other_families(name, law):
+@pytest.mark.parametrize(("name", "distribution"), [("laplace", stats.laplace), ("logistic", stats.logistic)])
+def test_it_minimises_the_bound_of_other_families(name, distribution):
     """One weight, a Normal likelihood of one number: the minimum over (loc, scale) by scipy and by these steps."""
-    target, noise, nodes = 0.7, 0.3, law.ppf((np.arange(4000) + 0.5) / 4000)
+    target, noise, nodes = 0.7, 0.3, distribution.ppf((np.arange(4000) + 0.5) / 4000)
 
     def bound(parameters: np.ndarray) -> float:
         w = parameters[0] + math.exp(parameters[1]) * nodes
-        entropy = float(law.entropy()) + parameters[1]
+        entropy = float(distribution.entropy()) + parameters[1]
         return float(-entropy - np.mean(stats.norm(0, 1).logpdf(w)) - np.mean(stats.norm(w, noise).logpdf(target)))
 
     best = optimize.minimize(bound, [0.0, -1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13}).x

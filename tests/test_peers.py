@@ -42,7 +42,7 @@ SAME = [name for name, row in POSTERIORS.items() if row.same_prior is not None]
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_2_the_kl_of_a_law_to_itself_is_zero_and_to_others_positive(name):
+def test_2_the_kl_of_a_distribution_to_itself_is_zero_and_to_others_positive(name):
     """Exactly where there is a closed form, else the mean of 100 estimates."""
     fixed = {"concentration": 1.0} if name == "expgamma" else {}
     q, other = (example_posterior(name, 50, seed=seed, **fixed) for seed in (0, 1))

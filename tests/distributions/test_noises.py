@@ -1,4 +1,4 @@
-"""Every law of the noise against scipy, plain quadrature and brute force; a new law is one line of EXAMPLES.
+"""Every noise against scipy, plain quadrature and brute force; a new one is one line of EXAMPLES.
 
 Statistical tests fix their seeds. False alarms, for another seed: 1e-4 per Kolmogorov-Smirnov test, 6e-7 per
 |z| < 5.
@@ -46,7 +46,7 @@ def kw(seed: int, dtype: torch.dtype = torch.float64) -> dict:
     return {"dtype": dtype, "device": "cpu", "generator": generator(seed)}
 
 
-# ---- oracles: scipy's laws, and for the others a recipe in numpy and a density by quadrature
+# ---- oracles: scipy's distributions, and for the others a recipe in numpy and a density by quadrature
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ def powers(noise: Noise) -> list[float]:
 
 
 @over(EXAMPLES)
-def test_draws_follow_the_law(noise):
+def test_draws_follow_the_distribution(noise):
     n = 20_000
     width = noise.size if noise.joint else 1
     xi = noise.draw(n // 10 if width > 100 else n, width, **kw(1))[:, 0].numpy()
-    law = oracle(noise)
-    other = law.rvs(n, random_state=np.random.default_rng(2)) if not hasattr(law, "cdf") else law.cdf
+    other = oracle(noise)
+    other = other.cdf if hasattr(other, "cdf") else other.rvs(n, random_state=np.random.default_rng(2))
     assert stats.kstest(xi, other).pvalue > 1e-4
 
 
@@ -201,9 +201,9 @@ def test_draws_repeat_and_leave_the_global_generator_alone(noise, dtype):
     assert torch.equal(first, second)
     assert torch.equal(state, torch.get_rng_state())
     taus = (ONE, TWO) if noise != Horseshoe(None) and noise.finite(4.0) else (ONE,)
-    law = noise.means_distribution(taus)
-    if law.kind != "drawn":
-        first, second = (noise.draw_means(taus, law.from_draws, width, **kw(4, dtype)) for _ in range(2))
+    distribution = noise.means_distribution(taus)
+    if distribution.kind != "drawn":
+        first, second = (noise.draw_means(taus, distribution.from_draws, width, **kw(4, dtype)) for _ in range(2))
         assert all(
             torch.equal(a, b) and a.dtype == dtype and a.shape == (width,) for a, b in zip(first, second, strict=True)
         )
@@ -373,7 +373,7 @@ def test_gamma_nodes_for_all_shapes(k):
     x, weights = GammaPower(k).nodes()
     for p in (0.5, 1.0, 2.0, 4.0):
         assert weights @ x**p == pytest.approx(math.exp(sp.gammaln(k + p) - sp.gammaln(k)), rel=3e-10)
-    # below k = 0.03 the law reaches numbers smaller than float64 has, where log x is held at -708
+    # below k = 0.03 the distribution reaches numbers smaller than float64 has, where log x is held at -708
     assert weights @ np.log(x) == pytest.approx(sp.digamma(k), rel=1e-10 if k >= 0.1 else 1e-5)
     at, dense = dense_gamma(k)
     assert weights @ np.log1p(np.exp(-x)) == pytest.approx(dense @ np.log1p(np.exp(-at)), abs=1e-9)
@@ -484,7 +484,7 @@ def test_log_scaled_e1():
     assert torch.equal(torch.func.vmap(log_scaled_e1)(at), log_scaled_e1(at))
 
 
-# ---- the law of sums
+# ---- the distribution of sums
 
 EXACT = [
     (Normal(), (ONE, TWO), 7),
@@ -533,10 +533,10 @@ def row(value: object) -> str:
 
 
 @pytest.mark.parametrize(("noise", "taus", "draws"), EXACT, ids=row)
-def test_exact_laws_of_sums(noise, taus, draws):
-    law = noise.means_distribution(taus)
-    assert law.kind == "exact"
-    assert law.from_draws <= draws
+def test_exact_distributions_of_sums(noise, taus, draws):
+    distribution = noise.means_distribution(taus)
+    assert distribution.kind == "exact"
+    assert distribution.from_draws <= draws
     n = 20_000
     ours = noise.draw_means(taus, draws, n, **kw(7))
     theirs = brute(noise, taus, draws, n, 8)
@@ -546,10 +546,10 @@ def test_exact_laws_of_sums(noise, taus, draws):
 
 
 @pytest.mark.parametrize(("noise", "taus", "draws"), MATCHED, ids=row)
-def test_matched_laws_of_sums(noise, taus, draws):
-    law = noise.means_distribution(taus)
-    assert law.kind == "matched"
-    assert law.from_draws <= draws
+def test_matched_distributions_of_sums(noise, taus, draws):
+    distribution = noise.means_distribution(taus)
+    assert distribution.kind == "matched"
+    assert distribution.from_draws <= draws
     n = 200_000
     means = torch.stack(noise.draw_means(taus, draws, n, **kw(9))).numpy()
     exact = np.array([expected_mean(noise, tau) for tau in taus])
@@ -568,7 +568,7 @@ def test_mean_square_exceeds_the_squared_mean(noise):
     assert (t2 >= t1 * t1).all()
     if first > 2:
         kurtosis = expected(noise, 4.0) / expected(noise, 2.0) ** 2
-        assert kurtosis <= 1 + 2 / (first - 1)  # one draw fewer has no such law
+        assert kurtosis <= 1 + 2 / (first - 1)  # one draw fewer has no such distribution
 
 
 def test_from_draws_keeps_positive_means_positive():
@@ -577,26 +577,26 @@ def test_from_draws_keeps_positive_means_positive():
         (InverseGaussian(0.3), (Monomial(3.0),)),
         (Normal(), (FOUR,)),
     ]:
-        law = noise.means_distribution(taus)
+        distribution = noise.means_distribution(taus)
         variance = expected_product(noise, taus[0], taus[0]) / expected_mean(noise, taus[0]) ** 2 - 1
-        assert law.from_draws == max(30, math.ceil(25 * variance * (1 - 1e-9)))
-        assert (noise.draw_means(taus, law.from_draws, 50_000, **kw(11))[0] > 0).all()
+        assert distribution.from_draws == max(30, math.ceil(25 * variance * (1 - 1e-9)))
+        assert (noise.draw_means(taus, distribution.from_draws, 50_000, **kw(11))[0] > 0).all()
         with pytest.raises(AssertionError):
-            noise.draw_means(taus, law.from_draws - 1, 5, **kw(11))
+            noise.draw_means(taus, distribution.from_draws - 1, 5, **kw(11))
 
 
-def test_laws_that_do_not_exist_are_drawn():
+def test_distributions_that_do_not_exist_are_drawn():
     for noise, taus in [
         (Horseshoe(None), (ONE, TWO)),
         (GammaPower(3.5, -1.0), (TWO,)),  # E xi^4 is infinite
         (GammaPower(2.0), (Monomial(-1.0),)),
         (Radial(10), (ONE, TWO, FOUR)),
     ]:
-        law = noise.means_distribution(taus)
-        assert (law.kind, law.from_draws) == ("drawn", 2**62)
+        distribution = noise.means_distribution(taus)
+        assert (distribution.kind, distribution.from_draws) == ("drawn", 2**62)
         with pytest.raises(AssertionError):
             noise.draw_means(taus, 1000, 10, **kw(0))
-    # one statistic with a law of its own keeps it
+    # one statistic with a distribution of its own keeps it
     assert GammaPower(3.5, -1.0).means_distribution((Monomial(-1.0),)).kind == "exact"
 
 
@@ -711,11 +711,11 @@ def test_no_nan_at_extremes(noise, dtype):
         assert torch.isfinite(noise.log_density(xi.double().abs() + 1e-200)).all()
     for taus in [(ONE, TWO), (LOG, LOG2, ONE)] if noise.positive else [(ONE, TWO)]:
         assert all(not math.isnan(noise.moment(tau)) for tau in taus)
-        law = noise.means_distribution(taus)
-        if law.kind != "drawn" and not (noise.joint and noise.size > 1):
+        distribution = noise.means_distribution(taus)
+        if distribution.kind != "drawn" and not (noise.joint and noise.size > 1):
             assert all(
                 torch.isfinite(t).all()
-                for t in noise.draw_means(taus, law.from_draws, 1 if noise.joint else 500, **kw(18, dtype))
+                for t in noise.draw_means(taus, distribution.from_draws, 1 if noise.joint else 500, **kw(18, dtype))
             )
 
 

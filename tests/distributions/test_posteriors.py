@@ -1,4 +1,4 @@
-"""Every row of POSTERIORS against scipy or its own integral: density, entropy, draws, moments, the prior of its law.
+"""Every row of POSTERIORS against scipy or its own integral: density, entropy, draws, moments, and itself as a prior.
 
 A new row is tested by being in the table: without an entry in conftest's SCIPY_POSTERIORS its density must
 integrate to 1 and its draws must follow that density. Seeds are fixed; for another seed a Kolmogorov-Smirnov test
@@ -41,15 +41,15 @@ def over(variants=VARIANTS):
 
 def log_density(q: mcrepar.Posterior):
     """log q of one weight, numpy to numpy: scipy's where there is one, else the library's own."""
-    laws = scipy_posterior(q)
-    return laws[0].logpdf if laws else lambda w: q.log_prob(torch.as_tensor(w)).numpy()
+    distributions = scipy_posterior(q)
+    return distributions[0].logpdf if distributions else lambda w: q.log_prob(torch.as_tensor(w)).numpy()
 
 
 def cuts(q: mcrepar.Posterior) -> list[float]:
-    """Where an integral over the law of one weight is cut: its ends, its middle, and around it."""
-    laws, support = scipy_posterior(q), q.row.support
-    if laws:
-        return [support.lower, *laws[0].ppf([1e-9, *LEVELS, 1 - 1e-9]), support.upper]
+    """Where an integral over the distribution of one weight is cut: its ends, its middle, and around it."""
+    distributions, support = scipy_posterior(q), q.row.support
+    if distributions:
+        return [support.lower, *distributions[0].ppf([1e-9, *LEVELS, 1 - 1e-9]), support.upper]
     steps = np.array([-1e3, -30.0, -5.0, -1.0, -0.1, 0.0, 0.1, 1.0, 5.0, 30.0, 1e3])
     middle = q.loc.item() + q.scale.item() * steps if support.lower < 0 else q.scale.item() * np.exp(steps / 30)
     return [support.lower, *middle, support.upper]
@@ -80,9 +80,9 @@ def numeric_cdf(q: mcrepar.Posterior, w: np.ndarray) -> np.ndarray:
 @over([v for v in VARIANTS if scipy_posterior(example_posterior(v[0]))])
 def test_log_prob_is_that_of_scipy(name, fixed, vary):
     q = example_posterior(name, 3, seed=int(vary), vary=vary, **fixed)
-    laws = scipy_posterior(q)
-    w = np.stack([law.ppf(LEVELS) for law in laws], axis=1)  # (levels, weights)
-    expected = np.stack([law.logpdf(column) for law, column in zip(laws, w.T, strict=True)], axis=1)
+    distributions = scipy_posterior(q)
+    w = np.stack([each.ppf(LEVELS) for each in distributions], axis=1)  # (levels, weights)
+    expected = np.stack([each.logpdf(column) for each, column in zip(distributions, w.T, strict=True)], axis=1)
     np.testing.assert_allclose(q.log_prob(torch.from_numpy(w)), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -137,9 +137,9 @@ def test_entropy_is_that_of_quadrature(name, fixed, vary):
 def test_draws_follow_the_density(name, fixed):
     q = example_posterior(name, 1, seed=1, **fixed)
     w = q.draw(20_000, generator=seeded(7)).flatten().numpy()
-    laws = scipy_posterior(q)
-    law = laws[0].cdf if laws else lambda x: numeric_cdf(q, x)
-    assert stats.kstest(w, law).pvalue > 1e-4
+    distributions = scipy_posterior(q)
+    distribution = distributions[0].cdf if distributions else lambda x: numeric_cdf(q, x)
+    assert stats.kstest(w, distribution).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 400])
@@ -157,7 +157,7 @@ def test_radial_draws_have_a_normal_radius_and_a_uniform_direction(d):
 
 @pytest.mark.parametrize("slab", [1.0, 2.0, None, 8.0])
 def test_horseshoe_slab_moments(slab):
-    """m2 = c^2 / (1 + c), m4 = 3 c^4 (2 + c) / (2 (1 + c)^2); for the default slab the deviation is `scale`."""
+    """m2 = c^2 / (1 + c), m4 = 3 c^4 (2 + c) / (2 (1 + c)^2); for the default slab the std is `scale`."""
     fixed = {} if slab is None else {"slab": slab}
     q = example_posterior("horseshoe", 1, **fixed)
     c = q.fixed["slab"]
@@ -172,16 +172,16 @@ def test_horseshoe_slab_moments(slab):
 
 @pytest.mark.parametrize("vary", [False, True])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_mean_and_deviation_are_those_of_quadrature(name, vary):
+def test_mean_and_standard_deviation_are_those_of_quadrature(name, vary):
     q = example_posterior(name, 1, seed=4, vary=vary)
     mean = expectation(q, lambda w: w)
     assert q.mean.item() == pytest.approx(mean, rel=1e-7, abs=1e-9)
-    deviation = math.sqrt(expectation(q, lambda w: (w - mean) ** 2))
-    assert q.stddev.item() == pytest.approx(deviation, rel=1e-6)
+    std = math.sqrt(expectation(q, lambda w: (w - mean) ** 2))
+    assert q.stddev.item() == pytest.approx(std, rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("name", "fixed", "mean", "deviation"),
+    ("name", "fixed", "mean", "std"),
     [
         ("horseshoe", {"slab": None}, False, False),
         ("inverse_gamma", {"concentration": 1.5}, True, False),
@@ -190,29 +190,29 @@ def test_mean_and_deviation_are_those_of_quadrature(name, vary):
     ],
     ids=str,
 )
-def test_moments_that_do_not_exist_are_infinite(name, fixed, mean, deviation):
+def test_moments_that_do_not_exist_are_infinite(name, fixed, mean, std):
     q = example_posterior(name, **fixed)
     assert bool(q.mean.isfinite().all()) == mean
-    assert bool(q.stddev.isfinite().all()) == deviation
+    assert bool(q.stddev.isfinite().all()) == std
     if not mean:
         assert bool(q.mean.isinf().all())
-    if not deviation:
+    if not std:
         assert bool(q.stddev.isinf().all())
 
 
 @pytest.mark.parametrize(
-    ("scale", "mean", "deviation"),
+    ("scale", "mean", "std"),
     [(0.4, True, True), (0.7, True, False), (1.3, False, False)],
 )
-def test_moments_of_expgamma_end_with_its_scale(scale, mean, deviation):
+def test_moments_of_expgamma_end_with_its_scale(scale, mean, std):
     """E w^p exists iff p * scale < 1."""
     q = mcrepar.posterior("expgamma", scale=torch.tensor([scale], dtype=torch.float64))
-    assert (math.isfinite(q.mean.item()), math.isfinite(q.stddev.item())) == (mean, deviation)
+    assert (math.isfinite(q.mean.item()), math.isfinite(q.stddev.item())) == (mean, std)
     assert not (q.mean.isnan() | q.stddev.isnan()).any()
 
 
 def test_radial_moments():
-    """E xi_j^2 = 1 / d, so the deviation of a weight is scale / sqrt(d)."""
+    """E xi_j^2 = 1 / d, so the standard deviation of a weight is scale / sqrt(d)."""
     q = example_posterior("radial", (4, 5))
     torch.testing.assert_close(q.stddev, q.scale / math.sqrt(20), rtol=1e-12, atol=0)
     torch.testing.assert_close(q.mean, q.loc, rtol=0, atol=0)

@@ -91,7 +91,7 @@ def test_radial_integrates_to_one(d, seed):
 
 
 def test_radial_takes_a_location_and_a_scale_per_weight():
-    """The law of loc + scale * xi: log_prob moves by -sum log scale, whatever the shape of the tensor."""
+    """The distribution of loc + scale * xi: log_prob moves by -sum log scale, whatever the shape of the tensor."""
     loc, scale = torch.randn(2, 3, generator=seeded(1)).double(), torch.rand(2, 3, generator=seeded(2)).double() + 0.5
     u = torch.randn(4, 2, 3, generator=seeded(3)).double()
     moved = mcrepar.prior("radial", loc=loc, scale=scale).log_prob(loc + scale * u)
@@ -142,7 +142,7 @@ def test_tensor_parameters_broadcast_and_equal_numbers(name):
         torch.testing.assert_close(mcrepar.prior(name, **values).log_prob(w), p.log_prob(w))
 
 
-def test_supports_are_those_of_the_laws():
+def test_supports_are_those_of_the_distributions():
     line = {"normal", "laplace", "logistic", "error", "student_t", "cauchy", "mixture", "horseshoe", "radial"}
     found = {n for n in PRIORS if example_prior(n).support == Interval(-math.inf, math.inf)}
     assert line <= found
@@ -183,7 +183,7 @@ def test_float32_agrees_with_float64(name):
 
 
 def test_a_prior_costs_five_lines():
-    """The row that README and CONTRIBUTING show, against scipy's half-normal law."""
+    """The row that README and CONTRIBUTING show, against scipy's half-normal distribution."""
     from mcrepar.distributions.prior import LogDensity, Prior, PriorRow, Term
     from mcrepar.distributions.priors import SCALE, W2
 

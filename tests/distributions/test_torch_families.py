@@ -58,13 +58,13 @@ def test_it_is_made_by_its_parameters_positional_or_named(name):
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if scipy_posterior(example_posterior(n))])
 def test_density_moments_and_entropy_are_those_of_scipy(name):
     q = example(name)
-    laws = scipy_posterior(q.posterior)
+    scipys = scipy_posterior(q.posterior)
     w = q.sample((4,))
-    expected = np.stack([law.logpdf(x) for law, x in zip(laws, w.reshape(4, -1).T.numpy(), strict=True)], 1)
+    expected = np.stack([own.logpdf(x) for own, x in zip(scipys, w.reshape(4, -1).T.numpy(), strict=True)], 1)
     np.testing.assert_allclose(q.log_prob(w).reshape(4, -1), expected, rtol=1e-9, atol=1e-9)
     for ours, theirs in ((q.mean, "mean"), (q.variance, "var"), (q.entropy(), "entropy")):
-        if hasattr(laws[0], theirs):
-            np.testing.assert_allclose(ours.flatten(), [float(getattr(law, theirs)()) for law in laws], rtol=1e-7)
+        if hasattr(scipys[0], theirs):
+            np.testing.assert_allclose(ours.flatten(), [float(getattr(own, theirs)()) for own in scipys], rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", TORCH)

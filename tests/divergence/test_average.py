@@ -206,7 +206,7 @@ def test_chunks_and_blocks_do_not_change_the_mean(q_name, p_name):
 
 @pytest.mark.parametrize("method", ["repar", "stream", "regen", "direct"])
 @pytest.mark.parametrize("q_name", ["normal", "radial"])
-def test_small_blocks_change_the_noise_not_its_law(q_name, method):
+def test_small_blocks_change_the_noise_not_its_distribution(q_name, method):
     """20000 weights, M = 3: both values lie within 5 standard deviations (math.md D4) of the exact one."""
     size, draws, s = 20_000, 3, 0.5
     loc = torch.linspace(-1, 1, size, dtype=torch.float64)
@@ -357,16 +357,16 @@ SCIPY = {
 
 @pytest.mark.parametrize("p_name", SCIPY)
 @pytest.mark.parametrize(
-    ("q_name", "law"),
+    ("q_name", "distribution"),
     [("normal", stats.norm), ("laplace", stats.laplace), ("logistic", stats.logistic)],
 )
-def test_quad_against_scipy(q_name, law, p_name):
+def test_quad_against_scipy(q_name, distribution, p_name):
     """Scales up to that of the prior: softplus to 1e-9; log(1 + w^2) to 1e-6 (math.md D3), by adaptive quadrature."""
     p_loc, p_scale = 0.2, 1.0
     target = SCIPY[p_name](p_loc, p_scale)
     tolerance = 1e-9 if p_name == "logistic" else 1e-6
     for loc, scale in ((0.0, 0.1), (-1.0, 0.5), (1.5, 1.0)):
-        weight = law(loc, scale)
+        weight = distribution(loc, scale)
 
         def slope(x, weight=weight):
             return weight.pdf(x) * (weight.logpdf(x) - target.logpdf(x))

@@ -1,4 +1,4 @@
-"""The chunks over the noise: replayable, the same for any number of threads, exact in law over blocks.
+"""The chunks over the noise: replayable, the same for any number of threads, exact in distribution over blocks.
 
 Statistical tests fix their seeds; false alarms, for another seed: 6e-7 per |z| < 5, 1e-4 per Kolmogorov-Smirnov test.
 """
@@ -82,11 +82,11 @@ def test_every_weight_is_visited_once_per_draw(size, draws, threads):
     assert noise.all().shape == (draws, size)
 
 
-@pytest.mark.parametrize("law", [Normal(), GammaPower(2.5), Radial(40_000)], ids=lambda n: n.label)
-def test_a_walk_can_be_walked_again(law, threads):
+@pytest.mark.parametrize("distribution", [Normal(), GammaPower(2.5), Radial(40_000)], ids=lambda n: n.label)
+def test_a_walk_can_be_walked_again(distribution, threads):
     """The noise is a function of the seed alone."""
     threads(1)
-    one, same, other = (chunks(law, 3, 40_000, seed=s).all() for s in (5, 5, 6))
+    one, same, other = (chunks(distribution, 3, 40_000, seed=s).all() for s in (5, 5, 6))
     assert torch.equal(one, same)
     assert not (one == other).any()
 
@@ -101,15 +101,15 @@ def test_weights_and_draws_do_not_repeat(threads):
 # ---- threads
 
 
-@pytest.mark.parametrize("law", [Normal(), Radial(CPU_BLOCK * 3 + 5)], ids=["normal", "radial"])
+@pytest.mark.parametrize("distribution", [Normal(), Radial(CPU_BLOCK * 3 + 5)], ids=["normal", "radial"])
 @pytest.mark.parametrize("count", [2, 3, 8, 16])
-def test_threads_do_not_change_a_bit(law, count, threads):
+def test_threads_do_not_change_a_bit(distribution, count, threads):
     """The noise of several blocks, with real worker threads."""
     size = CPU_BLOCK * 3 + 5
     threads(1)
-    expected = chunks(law, 2, size).all()
+    expected = chunks(distribution, 2, size).all()
     threads(count)
-    noise = chunks(law, 2, size)
+    noise = chunks(distribution, 2, size)
     assert noise.threads == min(count, 4)
     assert torch.equal(noise.all(), expected)
 
@@ -171,7 +171,7 @@ def test_blocks_keep_within_max_bytes(dtype, max_bytes, threads):
         assert 16 * dtype.itemsize * largest * noise.threads <= max_bytes
 
 
-# ---- the joint law over blocks
+# ---- the joint distribution over blocks
 
 
 @pytest.mark.parametrize("max_bytes", [SMALL, DEFAULT_BYTES])
@@ -224,7 +224,7 @@ def test_many_radial_draws_need_no_large_table(threads):
 
 
 def test_one_noise_object_serves_the_forward():
-    """The posterior's own draw and the chunks use one law: equal second moments, |z| < 5."""
+    """The posterior's own draw and the chunks use one distribution: equal second moments, |z| < 5."""
     q = posterior("radial", loc=torch.zeros(50, dtype=torch.float64), scale=torch.ones(50, dtype=torch.float64))
     drawn = q.draw(2000, seeded(1)).square().sum(1)
     walked = chunks(q.noise, 2000, 50).all().square().sum(1)

@@ -31,11 +31,11 @@ def one(name: str, loc: float, scale: float) -> mcrepar.Posterior:
 
 def mean(q: mcrepar.Posterior, fn, kinks=()) -> float:
     """E fn(W) of one weight, from scipy's density."""
-    (law,) = scipy_posterior(q)
-    middle = law.ppf([1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999, 1 - 1e-6, 1 - 1e-12])
+    (distribution,) = scipy_posterior(q)
+    middle = distribution.ppf([1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999, 1 - 1e-6, 1 - 1e-12])
 
     def integrand(w):
-        density = np.exp(law.logpdf(w))
+        density = np.exp(distribution.logpdf(w))
         return np.where(density > 0, density * np.where(density > 0, fn(w), 0.0), 0.0)
 
     with np.errstate(all="ignore"):
@@ -111,8 +111,8 @@ def test_mean_distance_is_curved_at_the_centre(name):
     value = exact(q, prior("laplace", loc=0.2, scale=0.7))
     (slope,) = torch.autograd.grad(value, q.learned[0], create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), q.learned[0])
-    (law,) = scipy_posterior(q)
-    assert bend.item() == pytest.approx(2 * law.pdf(0.2) / 0.7, rel=1e-9)
+    (distribution,) = scipy_posterior(q)
+    assert bend.item() == pytest.approx(2 * distribution.pdf(0.2) / 0.7, rel=1e-9)
 
 
 def test_laplace_laplace_formula():
@@ -239,8 +239,8 @@ def test_radial_radial_elsewhere_is_refused_by_exact():
 def test_powers_of_exponentials(name, p, fn):
     """E w^p = exp(p loc + p^2 scale^2 / 2), or (1 - p scale)^-k; polynomials around another centre by the binomial."""
     q = example_posterior(name, 1, seed=3)
-    (law,) = scipy_posterior(q)
-    expected = mean(q, law.logpdf) - mean(q, fn) - float(p.density.constant)
+    (distribution,) = scipy_posterior(q)
+    expected = mean(q, distribution.logpdf) - mean(q, fn) - float(p.density.constant)
     assert exact(q, p).item() == pytest.approx(expected, rel=1e-8)
 
 

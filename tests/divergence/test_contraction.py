@@ -119,7 +119,7 @@ def test_repar_is_direct_for_a_free_log_scale(q_name, p_name, improper):
     assert_same(estimate(q, p, "repar"), estimate(q, p, "direct"), 1e-11)
 
 
-def test_repar_is_direct_for_other_noise_only_in_law():
+def test_repar_is_direct_for_other_noise_only_in_distribution():
     """The equality above is not vacuous: another seed gives another value."""
     q, p = example_posterior("normal", 4, requires_grad=True), prior("normal")
     assert abs(estimate(q, p, "repar")[0] - estimate(q, p, "direct", seed=6)[0]) > 1e-3

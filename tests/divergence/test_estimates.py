@@ -1,4 +1,4 @@
-"""Where t comes from: `stats` has the variance of `repar` and the mean of `exact`; the laws of math.md D4.
+"""Where t comes from: `stats` has the variance of `repar` and the mean of `exact`; the distributions of math.md D4.
 
 The weights of a tensor are equal where possible, so that one call gives many independent gradients. Statistical tests
 fix their seeds; false alarms, for another seed: 6e-7 per |z| < 5 (3e-5 where z is of 30 values), 1e-4 per
@@ -31,8 +31,8 @@ ONE, TWO = Monomial(1.0), Monomial(2.0)
 MOST = 260  # draws: above every from_draws of the tables
 
 
-def laws() -> list[tuple[str, str, bool]]:
-    """Every pair whose statistics `stats` draws from a law, kernels included."""
+def distributions() -> list[tuple[str, str, bool]]:
+    """Every pair whose statistics `stats` draws from a distribution, kernels included."""
     out = []
     for q in POSTERIORS:
         for p, row in PRIORS.items():
@@ -44,7 +44,7 @@ def laws() -> list[tuple[str, str, bool]]:
     return out
 
 
-PAIRS = laws()
+PAIRS = distributions()
 over_pairs = pytest.mark.parametrize(
     ("q_name", "p_name", "improper"), PAIRS, ids=[f"{q}-{p}{'*' * i}" for q, p, i in PAIRS]
 )
@@ -111,7 +111,7 @@ def test_value_of_stats_is_exact_in_the_mean(q_name, p_name, improper):
 
 
 @pytest.mark.parametrize("q_name", ["normal", "laplace", "logistic", "horseshoe", "error", "radial"])
-def test_law_shrinks_with_the_draws(q_name):
+def test_distribution_shrinks_with_the_draws(q_name):
     """Var of the gradient falls as 1 / M up to M = 10^6: the variance of 4000 weights to 5 %, far below 100."""
     q, p = equal_weights(q_name, 4000), prior("normal")
     few, many = (slopes(q, p, "stats", m, 3)[-1].var() for m in (100, 10**6))
@@ -165,13 +165,13 @@ def test_moments_are_those_of_the_noise():
     assert math.isclose(found[TWO], 2.5 * 3.5)
 
 
-@pytest.mark.parametrize("law", [Normal(), GammaPower(2.5), Radial(700)], ids=lambda n: n.label)
+@pytest.mark.parametrize("distribution", [Normal(), GammaPower(2.5), Radial(700)], ids=lambda n: n.label)
 @pytest.mark.parametrize("draws", [1, 5, 60])
 @pytest.mark.parametrize("max_bytes", [2**16, DEFAULT_BYTES])
-def test_averages_are_means_over_the_walk(law, draws, max_bytes):
+def test_averages_are_means_over_the_walk(distribution, draws, max_bytes):
     """t of repar is the mean over the draws of the chunks, one draw at a time, in chunks or in blocks."""
-    chunks = Chunks(law, draws, 700, torch.float64, CPU, 3, max_bytes)
-    taus = [Monomial(), ONE, TWO, Monomial(3.0), *([Monomial(0.0, 1)] if law.positive else [])]
+    chunks = Chunks(distribution, draws, 700, torch.float64, CPU, 3, max_bytes)
+    taus = [Monomial(), ONE, TWO, Monomial(3.0), *([Monomial(0.0, 1)] if distribution.positive else [])]
     found, xi = averages(taus, chunks), chunks.all()
     assert found[Monomial()] == 1.0
     for tau in taus[1:]:
@@ -201,7 +201,7 @@ def test_mean_log_density_is_that_of_the_walk(q_name):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-# ---- F7: the laws of math.md D4
+# ---- F7: the distributions of math.md D4
 
 
 @cache
@@ -227,20 +227,20 @@ M, S, B = 0.4, 0.6, 0.8
 @pytest.mark.parametrize("method", ["stats", "repar"])
 @pytest.mark.parametrize("entropy", ["exact", "mc"])
 @pytest.mark.parametrize(("size", "draws"), [(3, 4), (10, 7)])
-def test_law_of_normal_x_normal(method, entropy, size, draws):
+def test_distribution_of_normal_x_normal(method, entropy, size, draws):
     """The value is a shifted and scaled noncentral chi^2 (D4 i, ii): KS of 400 values, and its variance."""
     values, _ = sample("normal", size, draws, method, entropy, 400)
     n = size * draws
     if entropy == "exact":
-        law = stats.ncx2(n, n * M**2 / S**2)
+        distribution = stats.ncx2(n, n * M**2 / S**2)
         standard = (values - size * (math.log(B / S) - 0.5)) * 2 * B**2 * draws / S**2
         variance = size * (M**2 * S**2 + S**4 / 2) / B**4 / draws
     else:
         a, slope, c = (S**2 / B**2 - 1) / 2, M * S / B**2, M**2 / (2 * B**2)
-        law = stats.ncx2(n, n * slope**2 / (4 * a**2))
+        distribution = stats.ncx2(n, n * slope**2 / (4 * a**2))
         standard = ((values - size * math.log(B / S)) * draws - n * (c - slope**2 / (4 * a))) / a
         variance = size * (M**2 * S**2 / B**4 + (S**2 / B**2 - 1) ** 2 / 2) / draws
-    assert stats.kstest(standard.numpy(), law.cdf).pvalue > 1e-4
+    assert stats.kstest(standard.numpy(), distribution.cdf).pvalue > 1e-4
     mean = size * (math.log(B / S) - 0.5 + (S**2 + M**2) / (2 * B**2))
     assert abs(variance_score(values, mean, variance)) < 5
     assert abs(z_score(values, mean)) < 5

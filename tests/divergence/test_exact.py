@@ -43,7 +43,7 @@ def exact(q: mcrepar.Posterior, p: object) -> torch.Tensor:
 def fitting(q: mcrepar.Posterior, p_name: str, seed: int | None, **given) -> mcrepar.Prior:
     """A prior for which the pair has a closed form.
 
-    A random location off 0 may cost it; and where it holds for some values only, the prior is the posterior's own law.
+    A random location off 0 may cost it; and where it holds for some values only, the prior is the posterior itself.
     """
     p = example_prior(p_name, seed=seed, **given)
     if "exact" not in mcrepar.explain(q, p).methods:
@@ -59,14 +59,15 @@ def fitting(q: mcrepar.Posterior, p_name: str, seed: int | None, **given) -> mcr
 
 def integrated(q: mcrepar.Posterior, p: mcrepar.Prior) -> float:
     """The sum over weights of the integral of q (log q - log p), from scipy's densities wherever it has them."""
-    laws = scipy_posterior(q)
+    distributions = scipy_posterior(q)
     total = 0.0
     for i in range(q.numel):
         loc = float(q.loc if isinstance(q.loc, float) else q.loc.detach().flatten()[i])
         scale = float(q.scale.detach().flatten()[i])
-        if laws:
-            log_q, middle = laws[i].logpdf, [*laws[i].ppf([1e-9, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999, 1 - 1e-9])]
-        else:  # a law that scipy lacks; tests/families/test_posteriors.py integrates it
+        if distributions:
+            levels = [1e-9, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999, 1 - 1e-9]
+            log_q, middle = distributions[i].logpdf, [*distributions[i].ppf(levels)]
+        else:  # a distribution that scipy lacks; tests/distributions/test_posteriors.py integrates it
 
             def log_q(w, loc=loc, scale=scale):
                 xi = torch.as_tensor((w - loc) / scale)
@@ -75,10 +76,10 @@ def integrated(q: mcrepar.Posterior, p: mcrepar.Prior) -> float:
             middle = [loc + scale * x for x in (-30.0, -5.0, -1.0, -0.1, 0.0, 0.1, 1.0, 5.0, 30.0)]
         values = {n: v if isinstance(v, float) else float(torch.as_tensor(v).flatten()[i]) for n, v in p.values.items()}
         single = mcrepar.prior(p.name, **values, improper=p.improper)
-        law = None if p.improper else scipy_prior(single)
+        distribution = None if p.improper else scipy_prior(single)
 
-        def log_p(w, law=law, single=single):
-            return law.logpdf(w) if law else single.log_prob(torch.as_tensor(w)).numpy()
+        def log_p(w, distribution=distribution, single=single):
+            return distribution.logpdf(w) if distribution else single.log_prob(torch.as_tensor(w)).numpy()
 
         def integrand(w, log_q=log_q, log_p=log_p):
             density = np.exp(log_q(w))

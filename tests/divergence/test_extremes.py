@@ -175,7 +175,7 @@ def test_a_million_weights(q_name):
 @pytest.mark.parametrize(("q_name", "p_name"), [("radial", "normal"), ("radial", "laplace"), ("normal", "radial")])
 @pytest.mark.parametrize("method", ["repar", "stream", "regen"])
 def test_a_million_weights_drawn(q_name, p_name, method):
-    """The joint laws over a million float32 weights: finite, and near float64 although its noise is another.
+    """The joint distributions over a million float32 weights: finite, and near float64 although its noise is another.
 
     Of a radial posterior the sum has a standard deviation of order 1; of a radial prior of order sqrt(d).
     """

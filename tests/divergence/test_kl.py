@@ -80,7 +80,7 @@ def integral_nodes(noise):
 
 
 def reference(q, p):
-    """E log p(w) by exact, quad, or a dense grid that shares nothing with them; None for a joint law."""
+    """E log p(w) by exact, quad, or a dense grid that shares nothing with them; None for a joint distribution."""
     methods = explain(q, p).methods
     if "exact" in methods and not any(t.condition for t in explain(q, p).terms):
         return float(kl(q, p, "exact"))
@@ -308,7 +308,7 @@ def test_stats_of_too_few_draws_is_repar(ran):
 
 @over(FINITE)
 def test_auto_with_draws(q_name, p_name):
-    """stats where the tuple is finite and its law holds for M, repar below that, stream without a tuple."""
+    """stats where the tuple is finite and its distribution holds for M, repar below that, stream without a tuple."""
     q, p = example_posterior(q_name), example_prior(p_name)
     plan = explain(q, p)
     for draws in (1, 300):

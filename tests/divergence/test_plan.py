@@ -277,7 +277,7 @@ def test_auto_follows_the_dispatch_rules(q, p, plain, drawn):
     assert f"Default: {plain}" in str(plan)
 
 
-def test_auto_draws_where_the_law_of_the_means_needs_more():
+def test_auto_draws_where_the_distribution_of_the_means_needs_more():
     from mcrepar.divergence.methods import Estimator
 
     plan = explain("radial", "normal")

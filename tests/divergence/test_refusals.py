@@ -154,7 +154,7 @@ def test_infinite_variance(q_name, p_name):
         found = refused(InfiniteVarianceError, large(q_name), p, method)
         assert "force=True" in found.instead
         assert all(f"'{m}'" in found.instead for m in safe)
-        ran = "stats|repar" if method == "stats" else method  # stats of 5 draws, too few for a law, is repar
+        ran = "stats|repar" if method == "stats" else method  # stats of 5 draws, too few for a distribution, is repar
         with pytest.warns(InfiniteVarianceWarning, match=ran):
             value = kl_divergence(q, p, method, 5, force=True, generator=seeded(1))
         assert bool(value.isfinite())
@@ -329,7 +329,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("p_name", "name", "value"), PARAMETERS)
 def test_learned_prior_parameters_that_went_bad_in_place(p_name, name, value):
-    """Empirical Bayes: an optimiser's step out of the constraint is noticed, never a number for a law that is none."""
+    """Empirical Bayes: a step out of the constraint is noticed, never a number for what is no distribution."""
     improper = {"improper": True} if PRIORS[p_name].simplex else {}
     p = example_prior(p_name, learned=True, **improper)
     q_name = next(q for q in ("normal", "gamma", "expgamma") if explain(q, p).finite)

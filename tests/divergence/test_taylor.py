@@ -189,7 +189,7 @@ def test_refusals(q, p, options, error, why):
 
 
 @pytest.mark.parametrize("p", ["laplace", "radial", "error"])
-def test_kinks_and_joint_laws_have_no_series(p):
+def test_kinks_and_joint_distributions_have_no_series(p):
     """|w|^c has no derivative at its centre, and the norm is no function of one weight."""
     plan = mcrepar.explain("normal", p)
     assert "taylor" not in plan.methods

@@ -21,9 +21,9 @@ def noise(bnn: mcrepar.BayesianModule, batch: int, draws: int) -> torch.Tensor:
     x = torch.ones(batch, 8, dtype=torch.float64)
     net = PublishedNetwork(bnn)
     latent = bnn.latents["weight"]
-    deviation = (2 * latent.log_scale).exp().sum(1).sqrt()
+    std = (2 * latent.log_scale).exp().sum(1).sqrt()
     with torch.no_grad():
-        return torch.stack([(net(x) - x @ latent.loc.T) / deviation for _ in range(draws)])
+        return torch.stack([(net(x) - x @ latent.loc.T) / std for _ in range(draws)])
 
 
 def test_it_cannot_be_had_by_mistake():
@@ -40,7 +40,7 @@ def test_the_noise_shares_one_radius_over_the_whole_batch():
 
 
 def test_the_noise_falls_with_the_batch_and_true_draws_do_not():
-    """A deviation over 500 radii has the relative error sqrt(2 / 500) / 2, a ratio 0.045; 5 of it by chance 6e-7."""
+    """A standard deviation over 500 radii has the error sqrt(2 / 500) / 2, a ratio 0.045; 5 of it by chance 6e-7."""
     torch.manual_seed(2)
     bnn = network()
     few, many = (float(noise(bnn, batch, 500).std()) for batch in (1, 64))

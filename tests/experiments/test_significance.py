@@ -158,7 +158,7 @@ def test_the_error_is_that_of_the_sampled_images():
     steps = hits[:, 0] / inner - hits.sum(1) / (inner + shell)
     outer = {"count": inner + shell, "accuracy": (0.8 * inner + 0.7 * shell) / (inner + shell)}
     error = step_error(outer, {"count": inner, "accuracy": 0.8})
-    assert error == pytest.approx(steps.std(), rel=0.05)  # four errors of a deviation over 4000
+    assert error == pytest.approx(steps.std(), rel=0.05)  # four errors of a standard deviation over 4000
 
 
 def test_a_few_images_that_are_all_right_are_no_fall():
@@ -200,7 +200,7 @@ def test_empty_sets_are_left_out():
 
 
 def test_the_slope_and_its_error():
-    """The deviation of 4,000 fitted slopes; it has a relative standard error of 1.1 %, five of them are 6 %."""
+    """The standard deviation of 4,000 fitted slopes; its relative standard error is 1.1 %, five are 6 %."""
     rng, x, errors = np.random.default_rng(0), np.array([1.0, 2.0, 4.0, 30.0]), np.array([0.01, 0.03, 0.02, 0.05])
     fits = [power(x, 3 * x**-0.5 * np.exp(errors * rng.standard_normal(4)), errors) for _ in range(4000)]
     exponents = [fit.exponent for fit in fits]

@@ -87,7 +87,7 @@ def test_expectations_against_scipy(result):
 
 
 def test_where_it_diverges(result):
-    """At a deviation of 1 the best degree is 10 with 9e-4 nats; at 2 no degree is better than 0.12."""
+    """At a standard deviation of 1 the best degree is 10 with 9e-4 nats; at 2 no degree is better than 0.12."""
     soft = rows(result, "softplus")
     assert best(soft[1.0]["right"]) in (10, 11)
     assert min(soft[1.0]["right"]) == pytest.approx(9e-4, rel=0.05)

@@ -216,9 +216,9 @@ def test_the_mutual_information_is_that_of_a_prediction(name):
 
 def test_the_mutual_information_of_numbers_is_that_of_normals():
     bnn = filled(network(), mean=0.5, std=0.3)
-    law = mcrepar.likelihoods.Normal(0.5)
-    found = bnn.diagnose(X, likelihood=law, draws=16, generator=seeded(3)).mutual_information
-    p = mcrepar.predict(bnn, X, draws=16, likelihood=law, generator=seeded(3))
+    likelihood = mcrepar.likelihoods.Normal(0.5)
+    found = bnn.diagnose(X, likelihood=likelihood, draws=16, generator=seeded(3)).mutual_information
+    p = mcrepar.predict(bnn, X, draws=16, likelihood=likelihood, generator=seeded(3))
     assert found == pytest.approx(float(0.5 * torch.log1p(p.epistemic / p.aleatoric).sum(1).mean()), rel=1e-6)
 
 

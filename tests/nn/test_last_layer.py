@@ -39,14 +39,14 @@ def net(posterior: str = "normal", outputs: int = 3, **options: Any) -> mcrepar.
     return mcrepar.bayesian(plain, posterior, **({"start_std": 1.0} | options))
 
 
-def law_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
+def preactivation_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
     weights = bnn.draw(seeded(11))
     return capture([bnn], lambda: run_on(bnn, weights, x))[1]
 
 
-def direct(likelihood: Likelihood, law: Preactivation, y: Tensor, zetas: list[Tensor]) -> Tensor:
+def direct(likelihood: Likelihood, preactivation: Preactivation, y: Tensor, zetas: list[Tensor]) -> Tensor:
     """All draws inside the graph, one log likelihood each."""
-    outputs = law.loc + sum(p.spread * zeta for p, zeta in zip(law.parts, zetas, strict=True))
+    outputs = preactivation.loc + sum(p.spread * zeta for p, zeta in zip(preactivation.parts, zetas, strict=True))
     return torch.stack([likelihood.log_prob(u, y) for u in outputs]).mean(0)
 
 
@@ -75,9 +75,9 @@ Y[NoisyDirichlet] = Y[Categorical]
 @pytest.mark.parametrize("scale", [0.6, "learned"])
 def test_the_regression_tuple_is_the_direct_gradient(posterior, draws, scale):
     bnn, likelihood = net(posterior), Normal(scale).double()
-    law, y = law_of(bnn, randn(6, 4)), Y[Normal]
-    fast = log_prob(likelihood, law, y, draws, generator=seeded(3))
-    assert_same(bnn, likelihood, fast, direct(likelihood, law, y, law.draw(draws, seeded(3))))
+    preactivation, y = preactivation_of(bnn, randn(6, 4)), Y[Normal]
+    fast = log_prob(likelihood, preactivation, y, draws, generator=seeded(3))
+    assert_same(bnn, likelihood, fast, direct(likelihood, preactivation, y, preactivation.draw(draws, seeded(3))))
 
 
 @pytest.mark.parametrize("posterior", ["normal", "radial"])
@@ -85,20 +85,20 @@ def test_the_regression_tuple_is_the_direct_gradient(posterior, draws, scale):
 @pytest.mark.parametrize("chunk", [1, 7, 20])
 def test_the_stream_is_autograd_of_direct(posterior, likelihood, chunk, monkeypatch):
     bnn, y, draws = net(posterior), Y[type(likelihood)], 20
-    law, generator = law_of(bnn, randn(6, 4)), seeded(3)
+    preactivation, generator = preactivation_of(bnn, randn(6, 4)), seeded(3)
     monkeypatch.setattr(last_layer, "CHUNK", chunk * 18)
-    fast = log_prob(likelihood, law, y, draws, "stream", seeded(3))
-    parts = [law.draw(min(chunk, draws - start), generator) for start in range(0, draws, chunk)]
+    fast = log_prob(likelihood, preactivation, y, draws, "stream", seeded(3))
+    parts = [preactivation.draw(min(chunk, draws - start), generator) for start in range(0, draws, chunk)]
     zetas = [torch.cat(chunks) for chunks in zip(*parts, strict=True)]
-    assert_same(bnn, likelihood, fast, direct(likelihood, law, y, zetas))
+    assert_same(bnn, likelihood, fast, direct(likelihood, preactivation, y, zetas))
 
 
 def test_the_softmax_stream_keeps_two_tensors():
     """A_a = mean_i (1_y - softmax(u_i)) and A_b = mean_i (1_y - softmax(u_i)) zeta_i."""
     loc, square, y = randn(4, 3).requires_grad_(), randn(4, 3, seed=1).square().requires_grad_(), Y[Categorical][:4]
-    law = Preactivation(loc, (Part(square, NormalNoise()),))
-    (zeta,) = law.draw(50, seeded(2))
-    log_prob(Categorical(), law, y, 50, generator=seeded(2)).sum().backward()
+    preactivation = Preactivation(loc, (Part(square, NormalNoise()),))
+    (zeta,) = preactivation.draw(50, seeded(2))
+    log_prob(Categorical(), preactivation, y, 50, generator=seeded(2)).sum().backward()
     slope = F.one_hot(y, 3) - (loc + square.sqrt() * zeta).detach().softmax(-1)
     torch.testing.assert_close(loc.grad, slope.mean(0), atol=1e-12, rtol=1e-11)
     expected = (slope * zeta).mean(0) / (2 * square.detach().sqrt())
@@ -111,10 +111,10 @@ def test_the_softmax_stream_keeps_two_tensors():
 @pytest.mark.parametrize("posterior", ["normal", "radial"])
 def test_the_exact_square_is_residual_plus_variance(posterior):
     bnn, y = net(posterior), Y[Normal]
-    law = law_of(bnn, randn(6, 4))
-    square = (y - law.loc).square() + sum(p.square * p.variance for p in law.parts)
+    preactivation = preactivation_of(bnn, randn(6, 4))
+    square = (y - preactivation.loc).square() + sum(p.square * p.variance for p in preactivation.parts)
     expected = (-0.5 * square - 0.5 * math.log(2 * math.pi)).sum(1)
-    torch.testing.assert_close(log_prob(Normal(), law, y, "exact"), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(log_prob(Normal(), preactivation, y, "exact"), expected, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("draws", [3, 30, 1000])
@@ -123,9 +123,12 @@ def test_the_exact_square_is_residual_plus_variance(posterior):
 def test_every_m_has_the_expectation_of_the_exact_one(draws, posterior, likelihood):
     """4000 copies of a batch have noise of their own: value and gradient of a + b t against the exact ones."""
     bnn, copies = net(posterior), 4000
-    law, y = law_of(bnn, randn(2, 4)), Y[type(likelihood)][:2]
-    leaves = [t.detach().repeat(copies, 1).requires_grad_() for t in (law.loc, *(p.square for p in law.parts))]
-    parts = tuple(Part(t, p.noise) for t, p in zip(leaves[1:], law.parts, strict=True))
+    preactivation, y = preactivation_of(bnn, randn(2, 4)), Y[type(likelihood)][:2]
+    leaves = [
+        t.detach().repeat(copies, 1).requires_grad_()
+        for t in (preactivation.loc, *(p.square for p in preactivation.parts))
+    ]
+    parts = tuple(Part(t, p.noise) for t, p in zip(leaves[1:], preactivation.parts, strict=True))
     method = "bound" if isinstance(likelihood, Bernoulli) else None
     found = {}
     for m in (draws, "exact"):
@@ -150,8 +153,10 @@ GRID = [(a, b) for a in (-2.0, 0.0, 1.0) for b in (1e-3, 0.3, 1.0, 2.0)]
 
 def binary(method: str, draws: int | str = "exact", y: float = 1.0) -> Tensor:
     a, b = torch.tensor(GRID, dtype=torch.float64).T
-    law = Preactivation(a[:, None], (Part(b[:, None] ** 2, NormalNoise()),))
-    return log_prob(Bernoulli(), law, torch.full((len(GRID), 1), y, dtype=torch.float64), draws, method, seeded(0))
+    preactivation = Preactivation(a[:, None], (Part(b[:, None] ** 2, NormalNoise()),))
+    return log_prob(
+        Bernoulli(), preactivation, torch.full((len(GRID), 1), y, dtype=torch.float64), draws, method, seeded(0)
+    )
 
 
 @pytest.mark.parametrize("y", [0.0, 0.3, 1.0])
@@ -164,12 +169,12 @@ def test_quadrature_is_right_to_1e_4(y):
 
 def test_m_draws_of_a_binary_output_have_the_variance_of_m_draws():
     """4000 estimates each: log(variance ratio) has a standard error of 0.045 (kurtosis below 5), and |z| < 5."""
-    law = Preactivation(torch.zeros(4000, 1).double(), (Part(torch.ones(4000, 1).double(), NormalNoise()),))
+    preactivation = Preactivation(torch.zeros(4000, 1).double(), (Part(torch.ones(4000, 1).double(), NormalNoise()),))
     y = torch.ones(4000, 1)
-    variances = {m: log_prob(Bernoulli(), law, y, m, generator=seeded(m)).var() for m in (1, 10, 100)}
+    variances = {m: log_prob(Bernoulli(), preactivation, y, m, generator=seeded(m)).var() for m in (1, 10, 100)}
     for few, many in ((1, 10), (10, 100)):
         assert abs(math.log(variances[few] / variances[many] / 10)) < 5 * 0.045
-    assert log_prob(Bernoulli(), law, y, "exact").var() < 1e-20
+    assert log_prob(Bernoulli(), preactivation, y, "exact").var() < 1e-20
 
 
 def test_the_gauss_rule_is_gauss_hermite_for_normal_noise():
@@ -187,11 +192,11 @@ def test_the_gauss_rule_has_the_moments_of_radial_noise(size):
 
 def test_quadrature_over_radial_weight_and_bias_is_the_mean_of_draws():
     bnn, y = net("radial", start_std=2.0), Y[Bernoulli]
-    law = law_of(bnn, randn(6, 4))
-    assert len(law.parts) == 2
-    value = log_prob(Bernoulli(), law, y, "exact")
-    zetas = law.draw(20_000, seeded(5))
-    outputs = law.loc + sum(p.spread * zeta for p, zeta in zip(law.parts, zetas, strict=True))
+    preactivation = preactivation_of(bnn, randn(6, 4))
+    assert len(preactivation.parts) == 2
+    value = log_prob(Bernoulli(), preactivation, y, "exact")
+    zetas = preactivation.draw(20_000, seeded(5))
+    outputs = preactivation.loc + sum(p.spread * zeta for p, zeta in zip(preactivation.parts, zetas, strict=True))
     sample = torch.stack([Bernoulli().log_prob(u, y) for u in outputs.detach()])
     assert (z_score(sample, value.detach()).abs() < 5).all()
 
@@ -258,10 +263,10 @@ SAMPLED = [pair for kind, row in LAST_LAYER_METHODS.items() for pair in ((kind, 
 @pytest.mark.parametrize(("kind", "method"), SAMPLED)
 def test_saved_bytes_do_not_depend_on_m(posterior, kind, method):
     bnn = net(posterior)
-    law = law_of(bnn, randn(6, 4))
+    preactivation = preactivation_of(bnn, randn(6, 4))
 
     def kept(draws: int) -> int:
-        return saved_bytes(lambda: log_prob(kind(), law, Y[kind], draws, method, seeded(0)))
+        return saved_bytes(lambda: log_prob(kind(), preactivation, Y[kind], draws, method, seeded(0)))
 
     assert 0 < kept(40) == kept(4000)
 
@@ -324,9 +329,9 @@ def test_refused():
         ask(Bernoulli(), last_layer_method="quadrature")
     with pytest.raises(MethodError, match="Use 'quadrature' or 'bound' or 'taylor' or 'stream'"):
         ask(Bernoulli(), last_layer_method="laplace")
-    law = capture([bnn], lambda: bnn(randn(6, 2, 4)))[1]
+    preactivation = capture([bnn], lambda: bnn(randn(6, 2, 4)))[1]
     with pytest.raises(MethodError, match="has 3 dimensions"):
-        log_prob(Categorical(), law, torch.zeros(6, 4, dtype=torch.long), 10)
+        log_prob(Categorical(), preactivation, torch.zeros(6, 4, dtype=torch.long), 10)
 
 
 # ---- the bound for classes
@@ -338,16 +343,16 @@ def test_the_cumulant_bound_is_below_the_mean_over_draws(posterior):
     torch.manual_seed(0)
     bnn = mcrepar.bayesian(nn.Linear(4, 3).double(), posterior, initial_std=0.3)
     x, y = randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
-    law = capture([bnn], lambda: bnn(x), projects=False)[1]
-    bound = log_prob(Categorical(), law, y, "exact")
+    preactivation = capture([bnn], lambda: bnn(x), projects=False)[1]
+    bound = log_prob(Categorical(), preactivation, y, "exact")
     weight, bias = (tensor.posterior.draw(20_000, seeded(5)) for tensor in bnn.latents.values())
     u = torch.einsum("moi,bi->mbo", weight, x) + bias[:, None]
     each = Categorical().log_prob(u.flatten(0, 1), y.repeat(20_000)).view(-1, 5)
     gap = each.mean(0) - bound
     assert bool((gap > -5 * each.std(0) / 20_000**0.5).all())
     assert bool((gap < 0.5 * u.var(0).amax(1)).all())
-    cumulant = sum(part.cumulant for part in law.parts)
-    wanted = (u - law.loc).exp().mean(0).log()
+    cumulant = sum(part.cumulant for part in preactivation.parts)
+    wanted = (u - preactivation.loc).exp().mean(0).log()
     torch.testing.assert_close(cumulant, wanted, atol=0.02, rtol=0.1)
 
 
@@ -372,7 +377,7 @@ def test_the_bound_is_refused_where_it_is_infinite():
 
 def test_the_noisy_dirichlet_has_an_exact_last_layer():
     bnn, x, y = net(), randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    law = law_of(bnn, x)
-    second = sum(part.square * part.variance for part in law.parts)
-    wanted = NoisyDirichlet().expected_log_prob(law.loc, second, y)
-    torch.testing.assert_close(log_prob(NoisyDirichlet(), law, y, "exact"), wanted)
+    preactivation = preactivation_of(bnn, x)
+    second = sum(part.square * part.variance for part in preactivation.parts)
+    wanted = NoisyDirichlet().expected_log_prob(preactivation.loc, second, y)
+    torch.testing.assert_close(log_prob(NoisyDirichlet(), preactivation, y, "exact"), wanted)

@@ -1,4 +1,4 @@
-"""The law of the last layer's output: found by a forward, drawn as the weights would be (|z| > 5 by chance: 6e-7)."""
+"""The distribution of the last layer's output: found by a forward, drawn like the weights (|z| > 5 by chance: 6e-7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def layer(posterior: str = "normal", inputs: int = 4, outputs: int = 3, **option
     return mcrepar.bayesian(nn.Linear(inputs, outputs, bias).double(), posterior, start_std=0.8, **options)
 
 
-def law_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
+def preactivation_of(bnn: mcrepar.BayesianModule, x: Tensor) -> Preactivation:
     return capture([bnn], lambda: bnn(x))[1]
 
 
@@ -47,18 +47,18 @@ CASES = {
 def test_draws_are_those_of_the_weights(options):
     """Means, squares and products of squares of the outputs at one input, from 20000 draws and 2000 of the weights."""
     bnn, x, count = layer(**options), randn(1, 4), 20_000
-    law = law_of(bnn, x)
-    zetas = law.draw(count, seeded(1))
-    fast = law.loc + sum(p.spread * zeta for p, zeta in zip(law.parts, zetas, strict=True))
+    preactivation = preactivation_of(bnn, x)
+    zetas = preactivation.draw(count, seeded(1))
+    fast = preactivation.loc + sum(p.spread * zeta for p, zeta in zip(preactivation.parts, zetas, strict=True))
     torch.manual_seed(2)
     with torch.no_grad():
         slow = torch.stack([bnn(x) for _ in range(count // 10)])
     for statistic in (lambda u: u, lambda u: u * u, lambda u: u[:, :1] ** 2 * u[:, 1:] ** 2):
-        a, b = (statistic((u - law.loc).detach()[:, 0]) for u in (fast, slow))
+        a, b = (statistic((u - preactivation.loc).detach()[:, 0]) for u in (fast, slow))
         error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
         assert ((a.mean(0) - b.mean(0)).abs() < 5 * error).all()
-    deviations = (fast - law.loc).detach().square()
-    assert (z_score(deviations, law.central_means(None)[1].detach()).abs() < 5).all()
+    deviations = (fast - preactivation.loc).detach().square()
+    assert (z_score(deviations, preactivation.central_means(None)[1].detach()).abs() < 5).all()
 
 
 @pytest.mark.parametrize("draws", [1, 5, 30, 1000])
@@ -66,9 +66,9 @@ def test_draws_are_those_of_the_weights(options):
 def test_deviations_have_their_expectations_and_variance(options, draws):
     """Under any M: E mean (u - a) = 0 with the variance b^2 / M, E mean (u - a)^2 = b^2 E zeta^2."""
     bnn = layer(**options)
-    law = law_of(bnn, randn(1, 4).expand(8000, 4))
-    first, second = (t.detach() for t in law.central_means(draws, seeded(3)))
-    expected = law.central_means(None)[1].detach()[0]
+    preactivation = preactivation_of(bnn, randn(1, 4).expand(8000, 4))
+    first, second = (t.detach() for t in preactivation.central_means(draws, seeded(3)))
+    expected = preactivation.central_means(None)[1].detach()[0]
     assert (z_score(first, 0.0).abs() < 5).all()
     assert (z_score(first.square(), expected / draws).abs() < 5).all()
     assert (z_score(second, expected).abs() < 5).all()
@@ -78,7 +78,7 @@ def test_the_exact_square_deviation_of_several_radial_parts():
     bnn, x = layer("radial"), randn(2, 4)
     weight, bias = bnn.latents["weight"], bnn.latents["bias"]
     expected = x.square() @ weight.log_scale.exp().square().T / 12 + bias.log_scale.exp().square() / 3
-    torch.testing.assert_close(law_of(bnn, x).central_means(None)[1], expected)
+    torch.testing.assert_close(preactivation_of(bnn, x).central_means(None)[1], expected)
 
 
 def test_the_paper_s_variance_with_its_first_term_divided_by_m():
@@ -95,17 +95,17 @@ def test_the_paper_s_variance_with_its_first_term_divided_by_m():
             bnn.latents[key].loc.fill_(loc)
             bnn.latents[key].log_scale.fill_(math.log(scale))
     torch.manual_seed(1)
-    law = law_of(bnn, torch.ones(20_000, 1).double())
+    preactivation = preactivation_of(bnn, torch.ones(20_000, 1).double())
     for draws in (1, 4, 100):
-        mean = (law.loc + law.central_means(draws, seeded(10 + draws))[0]).detach()
+        mean = (preactivation.loc + preactivation.central_means(draws, seeded(10 + draws))[0]).detach()
         expected = sw**2 * (u**2 + su**2) / draws + su**2 * w**2
         assert z_score((mean - u * w).square(), expected).abs() < 5
 
 
 def test_dead_features_have_a_finite_gradient():
     bnn = layer(bias=False)
-    law = law_of(bnn, torch.zeros(2, 4).double())
-    first, second = law.central_means(3, seeded(0))
+    preactivation = preactivation_of(bnn, torch.zeros(2, 4).double())
+    first, second = preactivation.central_means(3, seeded(0))
     (first.sum() + second.sum()).backward()
     assert all(latent.log_scale.grad.isfinite().all() for latent in bnn.latents.values())
 
@@ -148,17 +148,17 @@ def test_the_last_layer_is_the_one_whose_output_is_returned():
     bnn, x = mcrepar.bayesian(plain, posterior="normal"), randn(5, 4)
     with bnn.frozen("mean"):
         expected = bnn(x)
-    law = law_of(bnn, x)
-    assert law.loc.shape == expected.shape
-    assert len(law.parts) == 1
+    preactivation = preactivation_of(bnn, x)
+    assert preactivation.loc.shape == expected.shape
+    assert len(preactivation.parts) == 1
     assert not any(m._forward_hooks for m in bnn.modules())
 
 
 def test_a_sequence_is_many_rows():
     bnn, x = layer(), randn(2, 5, 4)
-    law, flat = law_of(bnn, x), law_of(bnn, x.flatten(0, 1))
-    torch.testing.assert_close(law.loc.flatten(0, 1), flat.loc)
-    torch.testing.assert_close(law.parts[0].square.flatten(0, 1), flat.parts[0].square)
+    preactivation, flat = preactivation_of(bnn, x), preactivation_of(bnn, x.flatten(0, 1))
+    torch.testing.assert_close(preactivation.loc.flatten(0, 1), flat.loc)
+    torch.testing.assert_close(preactivation.parts[0].square.flatten(0, 1), flat.parts[0].square)
 
 
 def plain(*layers: nn.Module) -> nn.Module:
@@ -238,10 +238,10 @@ def test_the_output_of_the_last_layer_is_found_in_a_dictionary():
 def test_writes_are_noticed_without_a_graph(what, mode):
     bnn = mcrepar.bayesian(Written(what))
     with mode(), pytest.raises(MethodError, match=NOT_DENSE):
-        law_of(bnn, torch.ones(4, 3))
+        preactivation_of(bnn, torch.ones(4, 3))
     with mode():
         right = mcrepar.bayesian(plain(nn.ReLU(inplace=True), nn.Linear(3, 2)))
-        assert law_of(right, torch.ones(4, 3)).loc.shape == (4, 2)
+        assert preactivation_of(right, torch.ones(4, 3)).loc.shape == (4, 2)
 
 
 class Keyword(nn.Module):
@@ -256,13 +256,13 @@ class Keyword(nn.Module):
 def test_the_input_may_be_a_keyword():
     bnn, x = mcrepar.bayesian(Keyword().double()), randn(2, 4)
     latent = bnn.latents["layer/weight"], bnn.latents["layer/bias"]
-    torch.testing.assert_close(law_of(bnn, x).loc, x @ latent[0].loc.T + latent[1].loc)
+    torch.testing.assert_close(preactivation_of(bnn, x).loc, x @ latent[0].loc.T + latent[1].loc)
 
 
 def test_frozen_weights_are_refused():
     bnn = layer()
     with bnn.frozen("mean"), pytest.raises(MethodError, match=r"its weights are frozen\. Use"):
-        law_of(bnn, randn(1, 4))
+        preactivation_of(bnn, randn(1, 4))
 
 
 class Doubled(AffineOutput):
@@ -281,7 +281,7 @@ def test_the_last_layer_is_found_behind_an_affine_map():
     inner = plain(nn.ReLU(), nn.Linear(3, 2)).double()
     bnn, x = mcrepar.bayesian(Doubled(inner), posterior="radial", forward="weights", select="net.2.*"), randn(5, 3)
     before = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in bnn.modules()]
-    found = law_of(bnn, x)
+    found = preactivation_of(bnn, x)
     features, layer = inner[0](x).relu(), bnn.latents["net/2/weight"]
     expected = (features**2) @ (4 * layer.log_scale.exp() ** 2).T
     torch.testing.assert_close(found.parts[0].square, expected)
@@ -295,8 +295,8 @@ def test_the_last_layer_is_found_behind_an_affine_map():
 def test_behind_an_affine_map_nothing_else_may_follow_the_layer(net):
     bnn = mcrepar.bayesian(Doubled(net))
     with pytest.raises(MethodError, match=NOT_DENSE):
-        law_of(bnn, torch.ones(4, 3))
+        preactivation_of(bnn, torch.ones(4, 3))
     hooked = mcrepar.bayesian(Doubled(plain()))
     hooked.net.register_forward_hook(lambda wrapper, args, out: out.mul_(2))
     with pytest.raises(MethodError, match=NOT_DENSE):
-        law_of(hooked, torch.ones(4, 3))
+        preactivation_of(hooked, torch.ones(4, 3))

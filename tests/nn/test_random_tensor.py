@@ -48,36 +48,36 @@ def half_line(name: str, **options) -> mcrepar.BayesianModule:
 
 @pytest.mark.parametrize("start_std", [0.05, 0.5])
 @pytest.mark.parametrize("name", [*LOCATION, "error"])
-def test_start_std_is_the_deviation_of_a_weight_over_the_spread_of_its_tensor(name, start_std):
+def test_start_std_is_the_standard_deviation_of_a_weight_over_the_spread_of_its_tensor(name, start_std):
     """Measured on 400 draws of the whole tensor, Radial's scale / sqrt(d) included."""
     net = layer()
-    weight, deviation = net.weight.detach().clone(), start_std * net.weight.std().item()
+    weight, std = net.weight.detach().clone(), start_std * net.weight.std().item()
     latent = only(bayesian(net, name, start_std=start_std))
     drawn = samples(latent, 400)
     squares = (drawn - weight).square().mean((1, 2))
-    assert abs(z_score(squares, deviation**2)) < 5
-    assert latent.posterior.stddev.detach() == pytest.approx(deviation, rel=1e-9)
+    assert abs(z_score(squares, std**2)) < 5
+    assert latent.posterior.stddev.detach() == pytest.approx(std, rel=1e-9)
     assert torch.equal(latent.mean(), weight)
     assert (z_score(drawn, weight).abs() < 5).all()
 
 
 def test_a_horseshoe_without_a_variance_has_its_scale_for_it():
     net = layer()
-    deviation = 0.05 * net.weight.std().item()
+    std = 0.05 * net.weight.std().item()
     latent = only(bayesian(net, posterior("horseshoe", slab=None), "cauchy"))
-    assert latent.log_scale.exp().detach() == pytest.approx(deviation)
+    assert latent.log_scale.exp().detach() == pytest.approx(std)
     assert torch.equal(latent.mean(), latent.loc)  # the median
 
 
 @pytest.mark.parametrize("signs", ["keep", "positive"])
-def test_lognormal_has_the_mean_and_the_deviation(signs):
+def test_lognormal_has_the_mean_and_the_standard_deviation(signs):
     net = layer()
-    weight, deviation = net.weight.detach().clone(), 0.05 * net.weight.std().item()
+    weight, std = net.weight.detach().clone(), 0.05 * net.weight.std().item()
     latent = only(bayesian(net, "lognormal", "lognormal", signs=signs))
-    wanted = weight.abs().clamp_min(deviation)
+    wanted = weight.abs().clamp_min(std)
     wanted = wanted * torch.where(weight < 0, -1.0, 1.0) if signs == "keep" else wanted
     torch.testing.assert_close(latent.mean().detach(), wanted)
-    torch.testing.assert_close(latent.posterior.stddev.detach(), torch.full_like(weight, deviation))
+    torch.testing.assert_close(latent.posterior.stddev.detach(), torch.full_like(weight, std))
     drawn = samples(latent, 400)
     assert (z_score(drawn, wanted).abs() < 5).all()
     assert torch.equal(drawn.sign().unique(), torch.tensor([-1.0, 1.0] if signs == "keep" else [1.0]).double())

@@ -94,7 +94,7 @@ def test_each_example_has_the_distribution_of_weights(forward, layer, name):
     assert_same_moments(outputs(made(build, name, forward), x, draws), outputs(shared, x, seed=3))
 
 
-def test_local_radial_outputs_have_their_joint_law():
+def test_local_radial_outputs_have_their_joint_distribution():
     """Products of squares of two outputs of one example: not those of independent noise (the radius is shared)."""
     x = randn(1, 4)
     local, shared = (outputs(made(LAYERS["dense without bias"][0], "radial", f), x, 20_000 if f == "local" else 2500)

@@ -92,9 +92,9 @@ def test_the_work_is_bounded(name, fixed, up_to, monkeypatch):
     )
     q, p = equal(name, weights=1000, **fixed), mcrepar.prior("normal")
     estimates(q, p, up_to)
-    law = mcrepar.explain(q, p).means_distribution
+    distribution = mcrepar.explain(q, p).means_distribution
     for method, draws in asked:
-        drawn = METHODS[method].samples and (method != "stats" or draws < law.from_draws)
+        drawn = METHODS[method].samples and (method != "stats" or draws < distribution.from_draws)
         assert not drawn or draws * q.numel <= MOST_DRAWS
     assert name == "weibull" or ("stats", up_to) in asked  # which costs the same for any M
 

@@ -57,8 +57,8 @@ def test_simulated_variances_follow_theory(entropy):
     assert max(abs(r - 1) for r in settled) < 5 * math.sqrt(2 / 999)
     pair = NormalPair(0.5, 0.5)
     names = ("sample variance, theory", "weights", "M")
-    for law, weights, draws in zip(*(column(curves, name) for name in names), strict=True):
-        assert law == pytest.approx(pair.std(weights, draws, entropy) ** 2)
+    for theory, weights, draws in zip(*(column(curves, name) for name in names), strict=True):
+        assert theory == pytest.approx(pair.std(weights, draws, entropy) ** 2)
 
 
 def test_both_halves_of_the_truth():
