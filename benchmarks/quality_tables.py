@@ -149,7 +149,7 @@ def fashion_block(found: dict[str, Any]) -> list[str]:
     """The deterministic network and what we recommend, on the task that most seeds were run on."""
     runs = by_method(found)["fashion-lenet5"]
     methods = {SHORT_METHODS[name]: runs[name] for name in ("deterministic", "fan-in .5, auto, SGD x 4")}
-    head = "LeNet-5 on Fashion-MNIST, 20 epochs, beta = 1 (95 % intervals; OOD: AUROC on MNIST):"
+    head = "LeNet-5 on Fashion-MNIST, beta = 1 (95 % intervals; OOD: AUROC on MNIST):"
     return [head, "", *_table("network", methods, ("accuracy", "NLL", "ECE", "mutual inf.", "OOD, entropy"))]
 
 
