@@ -104,8 +104,7 @@ def _classes(task: str, goal: Goal, methods: dict[str, list[Any]]) -> str:
     (accuracy, nll, ece), (a, n, e) = _scores(twin), _scores(ours)
     lower, informed = 1 - n / nll, _mean(ours, "test", "mutual_information")
     met = {"accuracy": a >= accuracy - goal.accuracy, "NLL": lower >= goal.nll, "ECE": e <= goal.ece}
-    change = f"{abs(100 * lower):.0f} % {'lower' if lower > 0 else 'higher'}"
-    values = {"accuracy": f"{100 * (a - accuracy):+z.1f} points", "NLL": change, "ECE": f"{e:.3f}"}
+    values = {"accuracy": f"{100 * (a - accuracy):+z.1f} points", "NLL": _change(lower), "ECE": f"{e:.3f}"}
     reached = ", ".join(f"{key}: {_yes(met[key])} ({value})" for key, value in values.items())
     reached += "" if goal.minutes is None else _time(goal.minutes, ours)
     why = []
@@ -141,8 +140,12 @@ def _others(methods: dict[str, list[Any]]) -> list[str]:
         runs = methods.get(name, [])
         twins = [run for run in methods[TWIN] if name == ENSEMBLE or run["seed"] in {r["seed"] for r in runs}]
         if runs and twins:
-            gains.append(f"{name}: {100 * (1 - _mean(runs, 'test', 'nll') / _mean(twins, 'test', 'nll')):.0f} % lower")
+            gains.append(f"{name}: {_change(1 - _mean(runs, 'test', 'nll') / _mean(twins, 'test', 'nll'))}")
     return ["Others: " + "; ".join(gains)] if gains else []
+
+
+def _change(lower: float) -> str:
+    return f"{abs(100 * lower):.0f} % {'lower' if lower > 0 else 'higher'}"
 
 
 def _shown(scores: Sequence[float]) -> str:
