@@ -112,7 +112,6 @@ def run_stack(
     bnn: BayesianModule, stack: Draw, output: Output, args: Any, kwargs: Any, fixed: Mapping[str, Tensor] | None = None
 ) -> Tensor:
     """The network's output for every sample, (draws, examples, ...); one after the other where this batch differs."""
-
     own = copies(args, kwargs)  # to which the network may write before it turns out not to run on a stack
 
     def one(weights: Draw) -> Tensor:
