@@ -381,6 +381,10 @@ def refused(message: str, error: type[McreparError] = ParameterError, **changes:
     [
         ("elbo without data_size: .*. Use data_size=len", {"data_size": None}),
         ("data_size=3: the batch alone has 4 examples", {"data_size": 3}),
+        (
+            "data_size=255: the batch alone has 256 examples. Use .*voxels",
+            {"likelihood": PerVoxel(), "y": torch.zeros(4, 8, 8, dtype=torch.int64), "data_size": 255},
+        ),
         ("data_size=100.0: it is a float. Use a whole number", {"data_size": 100.0}),
         ("data_size=True", {"data_size": True}),
         ("draws=0: it is too small", {"draws": 0}),

@@ -93,7 +93,7 @@ def elbo(
     assert chosen is not None
     x, y = from_numpy(x, bnn), from_numpy(y, bnn)
     count = None if draws == "moments" else whole_number("draws", draws, other="'moments'")
-    size, beta = _data_size(data_size, y), beta_number("beta", beta)
+    size, beta = _data_size(data_size, y, chosen), beta_number("beta", beta)
     check_generator(generator)
     with checks.step(bnn) as record:
         nll, kl = _nll_and_kl(bnn, random, chosen, x, y, count, last_layer_draws, last_layer_method, generator, output)
@@ -286,16 +286,17 @@ def _missing(name: str, tensor: Tensor) -> ParameterError:
     return ParameterError("elbo", f"{name} is NaN at {where}", "data without missing values")
 
 
-def _data_size(data_size: int | None, y: object) -> int:
+def _data_size(data_size: int | None, y: object, likelihood: Likelihood) -> int:
+    instead = "data_size=len(dataset), or the number of its voxels where each counts as an example"
     if data_size is None:
         raise ParameterError(
             "elbo without data_size",
             "the KL is divided by the number of examples in the whole training set, which a batch does not tell",
-            "data_size=len(dataset)",
+            instead,
         )
     size = whole_number("data_size", data_size)
-    if isinstance(y, Tensor) and y.dim() and size < len(y):
-        raise ParameterError(f"data_size={size}", f"the batch alone has {len(y)} examples", "data_size=len(dataset)")
+    if isinstance(y, Tensor) and y.dim() and size < (count := likelihood.examples(y)):
+        raise ParameterError(f"data_size={size}", f"the batch alone has {count} examples", instead)
     return size
 
 

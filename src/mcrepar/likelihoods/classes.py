@@ -116,6 +116,10 @@ class PerVoxel(Categorical):
         kept = y != LEFT_OUT if y.dtype == torch.uint8 else torch.ones_like(y, dtype=torch.bool)
         return (mean.gather(1, torch.where(kept, y, 0).long()[:, None])[:, 0] - normaliser)[kept]
 
+    def examples(self, y: Tensor) -> int:
+        """All voxels; where some may be left out or weigh less, only the images are known to count."""
+        return len(y) if y.is_floating_point() or y.dtype == torch.uint8 else y.numel()
+
     def _check(self, output: Tensor, y: Tensor) -> None:
         super()._check(output, torch.where(y == LEFT_OUT, 0, y) if y.dtype == torch.uint8 else y)
 

@@ -83,6 +83,10 @@ class Likelihood(nn.Module, ABC):
                 lambda: y.detach().sum(),
             )
 
+    def examples(self, y: Tensor) -> int:
+        """How many examples a batch has at least, in the unit of `data_size`."""
+        return len(y) if y.dim() else 1
+
     def _batch(self, name: str, value: object) -> Tensor:
         if not isinstance(value, Tensor):
             self._refuse(f"{name} is a {type(value).__name__}", "a tensor (wrap a network that returns more)")

@@ -146,8 +146,8 @@ class Diagnosis:
             where = "are where they began" if abs(moved) < STILL else f"have all moved by the same {moved:+.2f}"
             found.append(
                 f"The scales of the posterior {where} (log scale, mean over the weights): they have not been trained "
-                "yet. Train longer, or give them a larger learning rate, mcrepar.optim.groups(bnn, lr) for Adam or "
-                "--scale-lr for mcrepar train."
+                "yet. Train longer, or give them a larger learning rate: mcrepar.optim.groups(bnn, lr) for Adam, "
+                "scale_lr of NaturalGradient, --scale-lr of mcrepar train."
             )
         names = [t.name for t in self.tensors if t.lost(0.99)]
         if names and not self.collapsed:

@@ -55,3 +55,13 @@ def test_regression_has_a_root_mean_squared_error():
     found = validate(net, Normal(1.0), split, as_is, 1, World())
     assert found.score == pytest.approx(math.sqrt(2))
     assert found.nll == pytest.approx(1.0 + 0.5 * math.log(2 * math.pi))
+
+
+def test_members_take_turns():
+    torch.manual_seed(0)
+    bnn, x = bayesian(nn.Linear(3, 4), structure="rank1", members=3, initial_std=1e-9), torch.randn(40, 3)
+    split = Split(x, torch.arange(40) % 4)
+    with torch.no_grad():
+        probs = sum(run_on(bnn, bnn.draw(member=k), x).softmax(1) for k in range(3)) / 3
+    lpd = probs[torch.arange(40), split.y].log().mean().item()
+    assert validate(bnn, Categorical(), split, as_is, 3, World()).lpd == pytest.approx(lpd, rel=1e-4)

@@ -96,8 +96,10 @@ def _drawn(
     """The mean prediction of every batch, and log p(y | draw) of its examples, (draws, examples)."""
     means: list[Any] = [0.0] * len(batches)
     logs: list[list[Tensor]] = [[] for _ in batches]
-    for _ in range(draws):
-        run = partial(run_on, net, complete(net, net.draw())) if isinstance(net, BayesianModule) else net
+    for k in range(draws):
+        run: Callable[..., Any] = net
+        if isinstance(net, BayesianModule):  # members take turns, as in a prediction
+            run = partial(run_on, net, complete(net, net.draw(member=k % max(net.members, 1))))
         for place, batch in enumerate(batches):
             x, y = batch()
             output = run(x).float()
