@@ -153,25 +153,33 @@ def fashion_block(found: dict[str, Any]) -> list[str]:
     return [head, "", *_table("network", methods, ("accuracy", "NLL", "ECE", "mutual inf.", "OOD, entropy"))]
 
 
+UNEVEN = 0.01  # a p value of the test of uniform ranks below which a number is marked
+
+
 def simulation_block(found: dict[str, Any]) -> list[str]:
-    """The share of true coefficients outside of the central 90 % of their posteriors."""
-    by: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    """The share of true coefficients outside of the central 90 % of their posteriors, a table for every model."""
+    by: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for row in found["rows"]:
-        by[row["model"], row["prior"]][f"{row['posterior']}, {row['optimizer']}"] = row
-    names = list(dict.fromkeys(name for rows in by.values() for name in rows))
-    head = (
+        by[row["model"]][f"{row['posterior']}, {row['optimizer']}"][row["prior"]] = row
+    priors = list(dict.fromkeys(row["prior"] for row in found["rows"]))
+    lines = [
         "True coefficients outside of the central 90 % of their posterior, in per cent (10 is right), over 500 "
         "simulated data sets of 30 examples and 4 coefficients (100 for radial; standard errors are below 1.5, for "
-        "radial below 3; `benchmarks/simulation.py`):"
-    )
-    titles = " | ".join(f"{model}, {prior} prior" for model, prior in by)
-    rows = [
-        f"| {name} | "
-        + " | ".join(f"{100 * r[name]['outside 90 %']:.0f}" if name in r else "-" for r in by.values())
-        + " |"
-        for name in names
+        f"radial below 3; `benchmarks/simulation.py`). A * marks ranks that are not uniform (p < {UNEVEN:g} by a "
+        "chi-square test), for which a posterior of the wrong shape suffices. The hierarchical prior has the marginal "
+        "distribution of the normal one:"
     ]
-    return [head, "", f"| posterior, optimizer | {titles} |", "|---|" + "---|" * len(by), *rows]
+    for model, rows in by.items():
+        cells = (
+            [f"{100 * r['outside 90 %']:.0f}{'*' * (r['p of uniform ranks'] < UNEVEN)}" if r else "-"
+             for r in (row.get(prior, {}) for prior in priors)]
+            for row in rows.values()
+        )  # fmt: skip
+        titles = " | ".join(f"{prior} prior" for prior in priors)
+        lines += ["", f"{model.capitalize()}:", "", f"| posterior, optimizer | {titles} |"]
+        lines += ["|---|" + "---|" * len(priors)]
+        lines += [f"| {name} | {' | '.join(row)} |" for name, row in zip(rows, cells, strict=True)]
+    return lines
 
 
 def noise_block(found: dict[str, Any]) -> list[str]:

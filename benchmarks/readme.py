@@ -129,7 +129,9 @@ def networks_block(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"Peak memory of a ResNet-18 step (normal, exact): {peak['exact'] / 1e9:.2f} GB, {', '.join(others)}.",
+        f"Peak memory of a ResNet-18 step: {peak['deterministic'] / 1e9:.2f} GB deterministic, "
+        f"{peak['rank-1'] / 1e9:.2f} GB with rank-1 factors, {peak['exact'] / 1e9:.2f} GB with all weights random "
+        f"(normal, exact): {', '.join(others)}.",
     ]
 
 

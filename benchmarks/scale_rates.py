@@ -10,6 +10,7 @@ default of `mcrepar.optim.groups`: the mean validation log predictive density ov
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -58,17 +59,19 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     every = {**regressions(given.root), **classifications()}
-    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for loop in LOOPS:
-        for ratio in RATIOS:
-            scores = defaultdict(list)
-            for name, data in every.items():
-                scores[name.rpartition("-")[0]].append(density(data, loop, ratio))
-            means = {name: float(np.mean(values)) for name, values in scores.items()}
-            found[loop][f"{ratio:g}"] = {**means, "mean": float(np.mean(list(means.values())))}
-            print(loop, ratio, found[loop][f"{ratio:g}"], flush=True)
-    content = {"rule": __doc__.split("\n\n")[2], "steps": STEPS, "validation": found}
-    (RESULTS / "scale_rates.json").write_text(json.dumps(content, indent=1) + "\n")
+    file = RESULTS / "scale_rates.json"
+    found = json.loads(file.read_text())["validation"] if file.exists() else {loop: {} for loop in LOOPS}
+    for loop, ratio in itertools.product(LOOPS, RATIOS):
+        if f"{ratio:g}" in found[loop]:
+            continue
+        scores = defaultdict(list)
+        for name, data in every.items():
+            scores[name.rpartition("-")[0]].append(density(data, loop, ratio))
+        means = {name: float(np.mean(values)) for name, values in scores.items()}
+        found[loop][f"{ratio:g}"] = {**means, "mean": float(np.mean(list(means.values())))}
+        print(loop, ratio, found[loop][f"{ratio:g}"], flush=True)
+        content = {"rule": __doc__.split("\n\n")[2], "steps": STEPS, "validation": found}
+        file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
