@@ -278,7 +278,7 @@ def test_rows_that_are_no_multiple_of_the_batch_are_refused():
         def forward(self, x):
             return self.linear(x.reshape(-1, 2))
 
-    with pytest.raises(MethodError, match=r"linear\.weight.*its input has 3 rows for a batch of 2 examples"):
+    with pytest.raises(MethodError, match=r"linear\.weight.*its input has 3 rows in dimension 0 for a batch of 2"):
         bayesian(Folded(), structure="rank1")(torch.ones(2, 3))
 
 

@@ -27,7 +27,7 @@ from mcrepar.nn.groups import Groups, refuse_shards
 from mcrepar.nn.locks import note_training
 from mcrepar.nn.options import check_place, check_structure, chosen_options
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
-from mcrepar.nn.rank1 import RankOne, rank_one, with_factors
+from mcrepar.nn.rank1 import RankOne, axis_of, rank_one, with_factors
 from mcrepar.nn.row_divergence import plain_kl, settle
 from mcrepar.nn.select import Overrides, Place, Select, selected, spread, watch_optimizers
 from mcrepar.nn.swap import Draw, Slots, freeze_copy, frozen_weights, held, plain_copy, run
@@ -63,7 +63,9 @@ class BayesianModule(nn.Module):
             while hasattr(self.latents, key):  # nor the names of its methods, and "a/b" beside "a.b" is another
                 key += "_"
             whole = place.name, place.parameter, spread(place), options, place.held
-            self.latents[key] = RankOne(place, options, members) if members else RandomTensor(*whole)
+            self.latents[key] = (
+                RankOne(place, options, members, axis_of(net, place)) if members else RandomTensor(*whole)
+            )
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
         # under "auto", which weights have noise of their own for every example, and whether a forward has shown it

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.forms import EXP, IDENTITY
 from mcrepar.distributions.noise import Noise
@@ -27,7 +28,7 @@ from mcrepar.distributions.random import transformed
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.batches import examples
-from mcrepar.nn.forwards.layer_weight import Weight
+from mcrepar.nn.forwards.factored_weight import FactoredWeight
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 FACTOR_STD = 0.1  # of a prior over factors that was asked for by name
 MEMBER_STD = 0.3  # of the first means of several members, which must differ
-FACTORED_LAYERS = (nn.Linear, _ConvNd, nn.Embedding)
+FACTORED_LAYERS = (nn.Linear, _ConvNd, nn.Embedding, nn.MultiheadAttention)
+PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")  # beside the layer out_proj
+BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+TRANSFORMERS = (nn.MultiheadAttention, *BLOCKS, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
 
 
 class RankOne(nn.Module):
@@ -47,24 +51,25 @@ class RankOne(nn.Module):
         place: the weight in its network.
         options: families, prior and estimator of the factors.
         members: the number of posteriors, of which an example or a sample uses one.
+        axis: the dimension of its layer's inputs and outputs that has the examples.
     """
 
-    def __init__(self, place: Place, options: Options, members: int = 1) -> None:
+    def __init__(self, place: Place, options: Options, members: int = 1, axis: int = 0) -> None:
         super().__init__()
         layer, self.name, self.options = place.owners[0], place.name, options
         self.weight = nn.Parameter(place.parameter.detach().clone())
         self.grouped, self.by_output, self.by_input = _shapes(layer, self.weight)
-        self.members = members
+        self.members, self.axis = members, axis
         self.outputs, self.inputs = (
-            nn.ModuleList(self._factor(f"{self.name}, {side}", math.prod(shape), members) for _ in range(members))
+            nn.ModuleList(self._factor(f"{self.name}, {side}", math.prod(shape)) for _ in range(members))
             if shape
             else nn.ModuleList()
             for side, shape in (("outputs", self.by_output), ("inputs", self.by_input))
         )
 
-    def _factor(self, name: str, size: int, members: int) -> RandomTensor:
+    def _factor(self, name: str, size: int) -> RandomTensor:
         first = torch.ones(size, dtype=self.weight.dtype, device=self.weight.device)
-        if members > 1:
+        if self.members > 1:
             first = first.add(torch.randn_like(first), alpha=MEMBER_STD)
             first = first.abs() if self.options.posterior.row.support.lower >= 0 else first
         return RandomTensor(name, first, 1.0, self.options)
@@ -72,9 +77,7 @@ class RankOne(nn.Module):
     @property
     def log_scale(self) -> Tensor:
         """A free parameter, for dtype and device."""
-        found = self.outputs[0].log_scale
-        assert isinstance(found, Tensor)
-        return found
+        return self.sides[0][0].log_scale
 
     @property
     def shape(self) -> torch.Size:
@@ -82,30 +85,37 @@ class RankOne(nn.Module):
         return self.weight.shape
 
     @property
+    def sides(self) -> tuple[list[RandomTensor], list[RandomTensor]]:
+        """The factors of the outputs and of the inputs, one tensor per member; an embedding has none of inputs."""
+        outputs, inputs = cast(Any, self.outputs), cast(Any, self.inputs)
+        return list(outputs), list(inputs)
+
+    @property
     def tensors(self) -> list[RandomTensor]:
         """The tensors of random numbers: every tensor of factors."""
-        return [factor for factor in (*self.outputs, *self.inputs) if isinstance(factor, RandomTensor)]
+        outputs, inputs = self.sides
+        return outputs + inputs
 
     def draw(self, generator: torch.Generator | None = None, member: int = 0) -> Tensor:
         """Fresh weights of one network, differentiable in Wbar and in the learned parameters of the factors."""
-        sides = [side[member : member + 1] for side in (self.outputs, self.inputs)]
-        r, s = ([t.draw(generator) for t in side if isinstance(t, RandomTensor)] for side in sides)
-        return self._times(r[0], s[0] if s else None)
+        outputs, inputs = self.sides
+        r = outputs[member].draw(generator)
+        return self._times(r, inputs[member].draw(generator) if inputs else None)
 
     def mean(self) -> Tensor:
         """E W, the mean over members; the median of a factor stands for a mean that does not exist."""
-        r, s = ([t.mean() for t in side if isinstance(t, RandomTensor)] for side in (self.outputs, self.inputs))
-        means = [self._times(r[k], s[k] if s else None) for k in range(self.members)]
+        means = [self._times(r.mean(), s.mean() if s else None) for r, s in zip_longest(*self.sides)]
         return sum(means[1:], means[0]) / len(means)
 
     def rows(self, batch: int, first: int | Tensor = 0) -> tuple[Tensor, Tensor | None]:
         """Factors r and s for every example of a batch, (batch, units) each; example b uses member first + b."""
-        return self._rows(self.outputs, batch, first), self._rows(self.inputs, batch, first) if self.inputs else None
+        outputs, inputs = self.sides
+        return self._rows(outputs, batch, first), self._rows(inputs, batch, first) if inputs else None
 
-    def _rows(self, side: nn.ModuleList, batch: int, first: int | Tensor) -> Tensor:
+    def _rows(self, side: list[RandomTensor], batch: int, first: int | Tensor) -> Tensor:
         latest = len(side) - 1 if isinstance(first, Tensor) else first
         each = -(-(batch + latest) // len(side))
-        drawn = [factor.posterior.draw(each) for factor in side if isinstance(factor, RandomTensor)]
+        drawn = [factor.posterior.draw(each) for factor in side]
         if len(drawn) == 1:
             return drawn[0]
         rows = torch.stack(drawn, 1).flatten(0, 1)
@@ -140,6 +150,30 @@ def _shapes(layer: nn.Module, weight: Tensor) -> tuple[tuple[int, ...], tuple[in
     if isinstance(layer, _ConvTransposeNd):  # (inputs, outputs of a group, ...)
         return grouped, by_column, by_row
     return grouped, by_row, by_column
+
+
+# ---- where the examples are
+
+
+def axis_of(net: nn.Module, place: Place) -> int:
+    """The dimension that has the examples: 1 inside of torch's attention, and around it unless batch_first."""
+    layer = place.owners[0]
+    blocks = [m for m in net.modules() if isinstance(m, BLOCKS) and layer in m.children()]
+    return int(isinstance(layer, nn.MultiheadAttention) or not all(map(_batch_first, blocks)))
+
+
+def _batch_first(net: nn.Module) -> bool:
+    """Whether the attention in a network has the examples in dimension 0 of its inputs."""
+    return all(m.batch_first for m in net.modules() if isinstance(m, nn.MultiheadAttention))
+
+
+def _count(net: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of examples of a batch, which torch's attention and transformers may have in dimension 1, or not."""
+    begins = next(m for m in net.modules() if not isinstance(m, nn.Sequential))
+    x = next((x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor) and x.dim()), None)
+    if x is None or all(type(begins).forward is not kind.forward for kind in TRANSFORMERS):
+        return examples(args, kwargs)
+    return x.shape[0 if _batch_first(begins) else 1] if x.dim() == 3 else 1
 
 
 # ---- what can be chosen
@@ -188,11 +222,13 @@ def factor_prior(name: str, **given: Any) -> Prior:
 def check_factors(place: Place, options: Options) -> None:
     """Refuse a layer or a family that cannot have factors."""
     layer = place.owners[0]
-    if not isinstance(layer, FACTORED_LAYERS) or place.name.rpartition(".")[2] != "weight":
+    weights = PROJECTIONS if isinstance(layer, nn.MultiheadAttention) else ("weight",)
+    if not isinstance(layer, FACTORED_LAYERS) or place.name.rpartition(".")[2] not in weights:
         raise MethodError(
             "structure='rank1'",
             f"it is a parameter of {type(layer).__name__}, which has no factors of inputs and outputs here",
-            "select=... with the weights of dense, convolutional and embedding layers, or structure='weights'",
+            "select=... with the weights of dense, convolutional, embedding and attention layers, or "
+            "structure='weights'",
         )
     if len(place.names) > 1:
         raise MethodError(
@@ -214,9 +250,14 @@ def check_factors(place: Place, options: Options) -> None:
         raise MethodError(f"structure='rank1' with {what}", why, "a prior around 1, without it")
 
 
+def _is_bias(place: Place) -> bool:
+    """Whether it is the bias of a layer with factors; attention has in_proj_bias, bias_k and bias_v."""
+    return isinstance(place.owners[0], FACTORED_LAYERS) and "bias" in place.name.rpartition(".")[2]
+
+
 def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
     """The weights that get factors: without biases, which stay as they are."""
-    chosen = [p for p in places if p.name.rpartition(".")[2] != "bias" or not isinstance(p.owners[0], FACTORED_LAYERS)]
+    chosen = [p for p in places if not _is_bias(p)]
     if not chosen:
         raise ParameterError(
             "bayesian(net, structure='rank1')",
@@ -229,63 +270,8 @@ def with_factors(places: Iterable[Place], all_asked: bool) -> list[Place]:
 # ---- the forward
 
 
-class FactoredWeight(Weight):
-    """A weight that a layer meets as Wbar, and that multiplies the layer's inputs and outputs by factors."""
-
-    refusal = (
-        "with random factors",
-        "only dense, convolutional and embedding layers multiply by them",
-        "structure='weights', or select=... without this weight",
-    )
-    owner: RankOne
-    r: Tensor
-    s: Tensor | None
-
-    @classmethod
-    def of(cls, owner: RankOne, r: Tensor, s: Tensor | None) -> FactoredWeight:
-        """Wbar with the factors of every example, (batch, outputs) and (batch, inputs)."""
-        weight = owner.weight.as_subclass(cls)
-        weight.owner, weight.r, weight.s = owner, r, s
-        return weight
-
-    @classmethod
-    def layer(cls, func: Any, input: Tensor, weight: Any, bias: Any = None, *rest: Any, **named: Any) -> Tensor:
-        """r o (Wbar (s o x)) + b, every example with its own factors."""
-        channel = input.dim() - 1 if func is F.linear else input.dim() - weight.dim() + 1
-        batched = input.dim() >= weight.dim()
-        x = input * _shaped(weight, weight.s, input, channel, batched)
-        with torch._C.DisableTorchFunctionSubclass():
-            y: Tensor = func(x, weight.owner.weight, None, *rest, **named)
-        channel = y.dim() - 1 if func is F.linear else channel
-        y = y * _shaped(weight, weight.r, y, channel, batched)
-        return y if bias is None else y + bias.to(y.dtype).view([-1 if k == channel else 1 for k in range(y.dim())])
-
-    @classmethod
-    def embedding(cls, input: Tensor, weight: Any, *rest: Any, **named: Any) -> Tensor:
-        """The rows of the examples' words, every example with its own factors of the features."""
-        with torch._C.DisableTorchFunctionSubclass():
-            y: Tensor = F.embedding(input, weight.owner.weight, *rest, **named)
-        return y * _shaped(weight, weight.r, y, y.dim() - 1, input.dim() > 0)
-
-
-def _shaped(weight: FactoredWeight, factors: Tensor, like: Tensor, channel: int, batched: bool) -> Tensor:
-    """Factors of every example in the shape of its activations."""
-    factors = factors.to(like.dtype)
-    if not batched:
-        return factors[0].view([-1 if k == channel else 1 for k in range(like.dim())])
-    if len(like) != len(factors):
-        if len(like) % len(factors):
-            raise MethodError(
-                f"structure='rank1' with {weight.owner.name}",
-                f"its input has {len(like)} rows for a batch of {len(factors)} examples, which have own factors",
-                "a network whose activations keep the batch in dimension 0, or structure='weights'",
-            )
-        factors = factors.repeat_interleave(len(like) // len(factors), 0)  # rows of an example are neighbours
-    return factors.view([len(factors), *(factors.shape[1] if k == channel else 1 for k in range(1, like.dim()))])
-
-
 def factors(bnn: BayesianModule, batch: int, first: int | Tensor = 0) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Factors r and s of every weight for every example; those of a small network are one row for each example."""
+    """Factors r and s of every weight, (batch, units) each; those of a small network are drawn together."""
     groups = () if transformed() else bnn.groups.of(bnn).factors
     drawn = {name: rows for group in groups for name, rows in group.draw(None, batch).items()}
     found = {}
@@ -300,10 +286,10 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
     """The network's output, every example with factors of its own."""
     start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
     first = start if transformed() else int(start)  # neither a graph nor vmap reads a number
-    found = factors(bnn, max(examples(args, kwargs), 1), first)  # an empty batch has an empty output
+    found = factors(bnn, max(_count(bnn.net, args, kwargs), 1), first)  # an empty batch has an empty output
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:
         assert isinstance(tensor, RankOne)
-        return FactoredWeight.of(tensor, *found[tensor.name])
+        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, *found[tensor.name])
 
     return run(bnn, each_named(bnn, factored), *args, **kwargs)

@@ -45,6 +45,8 @@ class Weight(Tensor):
             return cls.layer(func, *args, **kwargs)
         if func is F.embedding:
             return cls.embedding(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return cls.attention(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
@@ -61,6 +63,11 @@ class Weight(Tensor):
         """The output of an embedding, refused unless a weight says more."""
         out: Tensor = cls.elsewhere(F.embedding, args, kwargs)
         return out
+
+    @classmethod
+    def attention(cls, *args: Any, **kwargs: Any) -> Any:
+        """The outputs of multi-head attention, refused unless a weight says more."""
+        return cls.elsewhere(F.multi_head_attention_forward, args, kwargs)
 
     @classmethod
     def elsewhere(cls, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
