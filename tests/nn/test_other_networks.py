@@ -66,9 +66,22 @@ NETWORKS: dict[str, tuple[Any, Any, str | None]] = {
 TIED = {"BERT": "bert.embeddings.word_embeddings.weight", "GPT-2": "transformer.wte.weight"}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+CASES = [*((name, "weights") for name in NETWORKS), *((name, "rank1") for name in NETWORKS if name != "GPT-2")]
+
+
+def options_of(net: nn.Module, name: str, structure: str) -> dict[str, Any]:
+    """Factors are those of layers, whose weight is their own and meets every example."""
+    if structure == "weights":
+        return {}
+    layers = nn.Linear | nn.modules.conv._ConvNd | nn.Embedding
+    names = [f"{n}.weight" for n, m in net.named_modules() if isinstance(m, layers) and "position" not in n]
+    tied = net.get_parameter(TIED[name]) if name in TIED else None
+    return {"structure": "rank1", "select": [n for n in names if net.get_parameter(n) is not tied]}
+
+
+@pytest.mark.parametrize(("name", "structure"), CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_a_network_nobody_here_wrote(name, tmp_path):
+def test_a_network_nobody_here_wrote(name, structure, tmp_path):
     build, x, key = NETWORKS[name]
 
     def fresh() -> nn.Module:
@@ -82,15 +95,16 @@ def test_a_network_nobody_here_wrote(name, tmp_path):
     plain = fresh().eval()
     with torch.no_grad():
         before = call(plain)
-    quiet = bayesian(copy.deepcopy(plain), start_std=1e-7)
+    options = options_of(plain, name, structure)
+    quiet = bayesian(copy.deepcopy(plain), start_std=1e-7, **options)
     with torch.no_grad():
         torch.testing.assert_close(call(quiet), before, atol=1e-4, rtol=1e-3)
     assert {n for names in quiet.names.values() for n in names} <= {
         n for n, _ in plain.named_parameters(remove_duplicate=False)
     }
 
-    bnn = bayesian(fresh()).train()
-    if name in TIED:
+    bnn = bayesian(fresh(), **options).train()
+    if name in TIED and structure == "weights":
         assert len(bnn.names[TIED[name].replace(".", "/")]) == 2
     optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-3)
     out = call(bnn)

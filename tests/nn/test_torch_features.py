@@ -28,11 +28,14 @@ def test_dtypes(dtype):
     assert kl(bnn).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-@pytest.mark.parametrize("forward", ["weights", "local", "flipout"])
+WAYS = ({"forward": "weights"}, {"forward": "local"}, {"forward": "flipout"}, {"structure": "rank1"})
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("posterior", ["normal", "radial"])
-def test_bf16_autocast(forward, posterior):
+def test_bf16_autocast(way, posterior):
     torch.manual_seed(0)
-    bnn = bayesian(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), posterior, forward=forward)
+    bnn = bayesian(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), posterior, **way)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out, divergence = bnn(torch.ones(5, 4)), kl(bnn)
     assert out.dtype == torch.bfloat16  # as that of the plain network
@@ -230,11 +233,11 @@ def test_gradients_of_torch_func(posterior, prior, monkeypatch):
         torch.testing.assert_close(ours[name], p.grad)
 
 
-@pytest.mark.parametrize("forward", ["weights", "local", "flipout"])
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("posterior", ["normal", "radial"])
-def test_vmap_over_draws(posterior, forward):
+def test_vmap_over_draws(posterior, way):
     """Every row has noise of its own: mean and variance over rows are those of draws one by one, |z| < 5."""
-    bnn, x = network(posterior, "normal", initial_std=0.5, forward=forward), torch.ones(1, 4)
+    bnn, x = network(posterior, "normal", initial_std=0.5, **way), torch.ones(1, 4)
     with torch.no_grad():
         mapped = torch.func.vmap(lambda k: bnn(x), randomness="different")(torch.arange(1000))[:, 0]
         looped = torch.stack([bnn(x)[0] for _ in range(1000)])
@@ -260,9 +263,10 @@ def test_what_torch_func_cannot_differentiate_is_refused():
         torch.func.grad(lambda given: torch.func.functional_call(KL(), given, ()))(dict(KL().named_parameters()))
 
 
+@pytest.mark.parametrize("structure", ["weights", "rank1"])
 @pytest.mark.parametrize(("posterior", "prior"), FAMILIES)
-def test_an_exported_network_draws_at_every_call(posterior, prior):
-    bnn, x = network(posterior, prior), torch.ones(3, 4)
+def test_an_exported_network_draws_at_every_call(posterior, prior, structure):
+    bnn, x = network(posterior, prior, structure=structure), torch.ones(3, 4)
     program = torch.export.export(bnn, (x,)).module()
     outs = torch.stack([program(x) for _ in range(400)]).detach()
     assert not torch.equal(outs[0], outs[1])
@@ -271,12 +275,17 @@ def test_an_exported_network_draws_at_every_call(posterior, prior):
     assert z.abs().max() < 5
 
 
-@pytest.mark.parametrize("forward", ["weights", "local"])
-def test_a_scaler_and_autocast_take_the_step_of_full_precision(forward):
+def test_an_export_of_several_members_is_refused():
+    with pytest.raises(mcrepar.MethodError, match=r"members=2: a graph cannot choose.*draw\(member=0\)"):
+        torch.export.export(network("normal", "normal", structure="rank1", members=2), (torch.ones(3, 4),))
+
+
+@pytest.mark.parametrize("way", [{"forward": "weights"}, {"forward": "local"}, {"structure": "rank1"}], ids=str)
+def test_a_scaler_and_autocast_take_the_step_of_full_precision(way):
     steps = []
     for scaled in (False, True):
         bnn, x, y = (
-            network("normal", "normal", forward=forward),
+            network("normal", "normal", **way),
             torch.linspace(-1, 1, 12).reshape(3, 4),
             torch.ones(3, 2),
         )

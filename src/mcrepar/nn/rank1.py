@@ -283,7 +283,12 @@ def factors(bnn: BayesianModule, batch: int, first: int | Tensor = 0) -> dict[st
 
 
 def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The network's output, every example with factors of its own."""
+    """The network's output, every example with factors of its own; what is exported predicts, by one network a call."""
+    if torch.compiler.is_exporting():
+        if bnn.members > 1:
+            why, instead = "a graph cannot choose one of them", "bnn.to_module(bnn.draw(member=0)), or any other member"
+            raise MethodError(f"torch.export of a network with members={bnn.members}", why, instead)
+        return run(bnn, bnn.draw(), *args, **kwargs)
     start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
     first = start if transformed() else int(start)  # neither a graph nor vmap reads a number
     found = factors(bnn, max(_count(bnn.net, args, kwargs), 1), first)  # an empty batch has an empty output

@@ -46,8 +46,8 @@ NETWORKS: dict[str, tuple[Any, tuple[Tensor, ...], dict[str, Any]]] = {
     "extra keys": (lambda first: attention(first, add_bias_kv=True, add_zero_attn=True), (X, KEYS, KEYS),
                    {"key_padding_mask": PADDING, "attn_mask": torch.ones(5, 4).triu(2).bool()}),
     "in a sequence": (lambda first: nn.Sequential(block(nn.TransformerEncoderLayer, first)), (X,), {}),
-    "encoder": (lambda first: nn.TransformerEncoder(block(nn.TransformerEncoderLayer, first, norm_first=True), 2,
-                                                    enable_nested_tensor=False), (X,), {"mask": CAUSAL}),
+    "encoder": (lambda first: nn.TransformerEncoder(block(nn.TransformerEncoderLayer, first), 2), (X,),
+                {"mask": CAUSAL, "is_causal": True}),
     "decoder": (lambda first: nn.TransformerDecoder(block(nn.TransformerDecoderLayer, first), 2), (X, KEYS),
                 {"memory_key_padding_mask": PADDING}),
     "transformer": (lambda first: nn.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=first), (KEYS, X),
@@ -194,8 +194,7 @@ def test_a_draw_is_one_network(tmp_path):
         torch.testing.assert_close(*outputs)
 
 
-@pytest.mark.parametrize("name", ["self", "three inputs", "other sizes", "encoder"])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("name", "first"), [("encoder", True), ("three inputs", False), ("other sizes", False)])
 def test_it_compiles_as_one_graph(name, first):
     """With factors that hardly vary and are not 1, a graph has the output of eager, and gradients reach everything."""
     build, inputs, named = NETWORKS[name]
