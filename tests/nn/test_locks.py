@@ -279,48 +279,54 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import mcrepar
 
-def network():
+def network(structure):
     torch.manual_seed(0)  # one start for all
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
-    return mcrepar.bayesian(net, "radial", mcrepar.prior("normal", scale="learned"))
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-x, y = torch.randn(16, 4, generator=torch.Generator().manual_seed(1)).double(), torch.arange(16) % 2
-half = slice(8 * rank, 8 * rank + 8)
-bnn = network()
-model, likelihood = DistributedDataParallel(bnn), mcrepar.likelihoods.Categorical()
-torch.manual_seed(10 + rank)  # noise of its own for each
-mcrepar.elbo(model, likelihood, x[half], y[half], data_size=16).loss.backward()
-got = [p.grad.clone() for p in bnn.parameters()]
-
-wanted = [torch.zeros_like(g) for g in got]  # the mean of both halves, each with its rank's draw
-for other in range(2):
-    twin, part = network(), slice(8 * other, 8 * other + 8)
-    torch.manual_seed(10 + other)
-    mcrepar.elbo(twin, likelihood, x[part], y[part], data_size=16).loss.backward()
-    for w, p in zip(wanted, twin.parameters(), strict=True):
-        w += p.grad / 2
-for g, w in zip(got, wanted, strict=True):
-    torch.testing.assert_close(g, w, atol=1e-12, rtol=1e-12)
-
-torch.manual_seed(20 + rank)
-optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-2)
-start = [p.detach().clone() for p in bnn.parameters()]
-for _ in range(50):
-    optimizer.zero_grad()
-    mcrepar.elbo(model, likelihood, x[half], y[half], data_size=16).loss.backward()
-    optimizer.step()
-assert all(not torch.equal(a, b) for a, b in zip(start, bnn.parameters(), strict=True))
+    prior = mcrepar.prior("normal", loc=float(structure == "rank1"), scale="learned")
+    return mcrepar.bayesian(net, "radial", prior, structure=structure)
 
 def everyone(tensor):
     both = [torch.empty_like(tensor) for _ in range(2)]
     dist.all_gather(both, tensor.contiguous())
     return both
 
-for p in bnn.parameters():
-    assert torch.equal(*everyone(p.detach())), "parameters differ"
-assert not torch.equal(*everyone(bnn.draw()["0.weight"].detach())), "draws are the same"
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+x, y = torch.randn(16, 4, generator=torch.Generator().manual_seed(1)).double(), torch.arange(16) % 2
+half, likelihood = slice(8 * rank, 8 * rank + 8), mcrepar.likelihoods.Categorical()
+for structure, natural in (("weights", False), ("weights", True), ("rank1", False), ("rank1", True)):
+    bnn = network(structure)
+    model = DistributedDataParallel(bnn)
+    torch.manual_seed(10 + rank)  # noise of its own for each
+    mcrepar.elbo(model, likelihood, x[half], y[half], data_size=16).loss.backward()
+    got = [p.grad.clone() for p in bnn.parameters()]
+
+    wanted = [torch.zeros_like(g) for g in got]  # the mean of both halves, each with its rank's draw
+    for other in range(2):
+        twin, part = network(structure), slice(8 * other, 8 * other + 8)
+        torch.manual_seed(10 + other)
+        mcrepar.elbo(twin, likelihood, x[part], y[part], data_size=16).loss.backward()
+        for w, p in zip(wanted, twin.parameters(), strict=True):
+            w += p.grad / 2
+    for g, w in zip(got, wanted, strict=True):
+        torch.testing.assert_close(g, w, atol=1e-12, rtol=1e-12)
+
+    torch.manual_seed(20 + rank)
+    optimizer = torch.optim.Adam(bnn.parameters(), lr=1e-2)
+    if natural:
+        optimizer = mcrepar.optim.NaturalGradient(bnn, data_size=16)
+    start = [p.detach().clone() for p in bnn.parameters()]
+    for _ in range(50):
+        optimizer.zero_grad()
+        mcrepar.elbo(model, likelihood, x[half], y[half], data_size=16).loss.backward()
+        optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(start, bnn.parameters(), strict=True))
+    for p in bnn.parameters():
+        assert torch.equal(*everyone(p.detach())), "parameters differ"
+    assert not torch.equal(*everyone(bnn.draw()["0.weight"].detach())), "draws are the same"
+    rows = bnn(x[:1].expand(8, -1)).detach()
+    assert not torch.equal(*everyone(rows)), "noise is the same"
+    assert structure == "weights" or len(rows.unique(dim=0)) == 8, "examples share their factors"
 dist.barrier()
 print("right", flush=True)
 os._exit(0)  # gloo's threads may abort in their teardown on a busy machine, when all is done
@@ -329,7 +335,10 @@ os._exit(0)  # gloo's threads may abort in their teardown on a busy machine, whe
 
 @pytest.mark.distributed
 def test_two_processes_train_one_network(tmp_path: Path):
-    """torchrun, two gloo processes: gradients are the mean of the halves, parameters stay bit-equal, draws do not."""
+    """torchrun, two gloo processes: gradients are the mean of the halves, parameters stay bit-equal, draws do not.
+
+    Weights or factors are random, and the optimizer is Adam or natural.
+    """
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]

@@ -76,14 +76,16 @@ def test_two_processes_train_one_network_and_resume_it(tmp_path):
     script.write_text(WORKER)
     options = {"threads": 1, "draws": 2}
     whole, stopped, fewer = (words(tmp_path, name, **options) for name in ("whole", "stopped", "fewer"))
-    numbers = words(
-        tmp_path / "numbers", model="fcnet", model_options={"hidden": [4]}, augment="none", epochs=2, threads=1,
-        gradient_accumulation=2,
+    small = {"model": "fcnet", "model_options": {"hidden": [4]}, "augment": "none", "epochs": 2, "threads": 1}
+    numbers = words(tmp_path / "numbers", "numbers", **small, gradient_accumulation=2)
+    factors = words(
+        tmp_path / "numbers", "factors", **small, structure="rank1", members=2, optimizer="natural", scale_lr=0.01,
+        prior_options={},
     )  # fmt: skip
-    runs = (whole, [*stopped, "--stop"], [*stopped, "--resume"], [*fewer, "--stop"], numbers)
+    runs = (whole, [*stopped, "--stop"], [*stopped, "--resume"], [*fewer, "--stop"], numbers, factors)
     out = torchrun(script, *(" ".join(run) for run in runs))
-    assert out.count("equal on 0") == out.count("equal on 1") == 3, out
-    assert out.count("code 0") == 6, out
+    assert out.count("equal on 0") == out.count("equal on 1") == 4, out
+    assert out.count("code 0") == 8, out
     assert out.count("code 143") == 4, out
     assert model_of(tmp_path / "stopped") == model_of(tmp_path / "whole")
     assert log_of(tmp_path / "stopped") == log_of(tmp_path / "whole")
