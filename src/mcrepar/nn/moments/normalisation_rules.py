@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcrepar.nn.moments.linear_rules import MIXED, spread
-from mcrepar.nn.moments.tensor import Mixing, MomentTensor, Row, moments, refusal
+from mcrepar.nn.moments.tensor import Factors, Mixing, MomentTensor, Row, moments, refusal
 
 
 def _affine(m: Tensor, v: Tensor, weight: Any, bias: Any, shape: list[int]) -> MomentTensor:
@@ -181,6 +181,17 @@ class AttentionWeightsWithoutMoments:
     __matmul__ = __mul__ = __getitem__ = __torch_function__ = _used
 
 
+def _thirds(weight: Any) -> Sequence[Any]:
+    """The weights of queries, keys and values; where they have rank-1 factors, those of their inputs are the same."""
+    factors = weight.factors if isinstance(weight, MomentTensor) else None
+    if factors is None:
+        thirds: Sequence[Any] = weight.chunk(3)
+        return thirds
+    parts = (weight.expectation, weight.variance, factors.square, factors.outputs, *weight.samples)
+    cut = zip(*(part.chunk(3) for part in parts), strict=True)
+    return [MomentTensor(m, v, Factors(w2, r, factors.inputs), tuple(samples)) for m, v, w2, r, *samples in cut]
+
+
 def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """nn.MultiheadAttention by the rules of its parts; the weights of its attention have no moments."""
     bound = signature(func).bind(*args, **kwargs)
@@ -190,9 +201,9 @@ def multi_head_attention(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any
     if extra or given.add_zero_attn or (given.dropout_p and given.training):
         raise refusal(f"{func.__name__} with extra keys or dropout")
     batched, heads = given.query.dim() == 3, given.num_heads
-    weights = [given.q_proj_weight, given.k_proj_weight, given.v_proj_weight]
+    weights: Sequence[Any] = [given.q_proj_weight, given.k_proj_weight, given.v_proj_weight]
     if not given.use_separate_proj_weight:
-        weights = given.in_proj_weight.chunk(3)
+        weights = _thirds(given.in_proj_weight)
     biases = [None] * 3 if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
     parts = []
     for x, w, b in zip((given.query, given.key, given.value), weights, biases, strict=True):

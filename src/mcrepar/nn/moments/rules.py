@@ -68,7 +68,7 @@ def apply_rule(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     if key not in FACTORED and not row.composite and any(x.factors is not None for x in random):
         raise MethodError(
             f"draws='moments' with the operation {name} on a weight with random factors",
-            "only dense, convolutional and embedding layers multiply by them",
+            "only dense, convolutional, embedding and attention layers multiply by them",
             f"{SAMPLED}, or structure='weights'",
         )
     result = row.rule(func, *args, **kwargs)
