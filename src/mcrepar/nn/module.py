@@ -304,8 +304,8 @@ def bayesian(
             positions of one example (of an image, of a sequence) independent noise. "auto" is, layer by layer, local
             for dense layers whose rows are the examples, and weights for all others.
         signs: what a posterior on the half-line does with the network's signs: "keep" or "positive".
-        structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense and convolutional
-            layers, of which every example has its own in training, and every draw one.
+        structure: what is random: "weights", or "rank1" factors of the outputs and inputs of dense, convolutional,
+            embedding and attention layers, of which every example has its own in training, and every draw one.
         members: how many posteriors of the factors there are; an example or a draw uses one, and the KL is their mean.
         start_std: an accepted spelling of `initial_std`.
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mcrepar import ParameterError
 from mcrepar.nn.forwards.attention import attend
 from tests.conftest import seeded
 
@@ -44,17 +45,20 @@ def test_it_is_torch_s_attention(mask, weights, extra):
     net = nn.MultiheadAttention(SIZE, HEADS, dropout=0.3, add_bias_kv=extra, add_zero_attn=extra).to(D)
     query, key, value = (randn(n, BATCH, SIZE) for n in (*LENGTHS, LENGTHS[1]))
     thirds = zip((query, key, value), net.in_proj_weight.chunk(3), net.in_proj_bias.chunk(3), strict=True)
+    parts = [F.linear(x, w, b) for x, w, b in thirds]
     for training in (False, True):
         net.train(training)
         torch.manual_seed(1)
         wanted = net(query, key, value, **MASKS[mask], **weights)
         torch.manual_seed(1)
-        out, found = attend(
-            *(F.linear(x, w, b) for x, w, b in thirds), HEADS, net.bias_k, net.bias_v, extra, 0.3, training,
-            **MASKS[mask], **weights,
-        )  # fmt: skip
+        out, found = attend(*parts, HEADS, net.bias_k, net.bias_v, extra, 0.3, training, **MASKS[mask], **weights)
         torch.testing.assert_close((net.out_proj(out), found), wanted)
-        thirds = zip((query, key, value), net.in_proj_weight.chunk(3), net.in_proj_bias.chunk(3), strict=True)
+
+
+def test_a_mask_that_is_announced_and_missing_is_refused():
+    x = randn(5, BATCH, SIZE)
+    with pytest.raises(ParameterError, match="is_causal=True: it only says what attn_mask is"):
+        attend(x, x, x, HEADS, None, None, False, 0.0, is_causal=True)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])

@@ -156,6 +156,12 @@ def test_in_eval_mode_padded_sequences_keep_their_factors():
             torch.testing.assert_close(out[b, ~hidden], plain[b, ~hidden])
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_an_empty_batch_has_an_empty_output(first):
+    bnn = made(lambda first: block(nn.TransformerEncoderLayer, first), first)
+    assert called(bnn, first, (X[:0],), {})[0].shape == (0, 5, 8)
+
+
 class Twice(nn.Module):
     def __init__(self) -> None:
         super().__init__()

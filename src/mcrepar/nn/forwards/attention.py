@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mcrepar.errors import ParameterError
+
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, heads: int, bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool,
@@ -32,11 +34,13 @@ def attend(
         average_attn_weights: whether the weights are averaged over the heads.
         is_causal: says that `attn_mask` leaves out all later keys.
     """
+    if is_causal and attn_mask is None:
+        instead = "attn_mask=nn.Transformer.generate_square_subsequent_mask(length) beside it"
+        raise ParameterError("attention with is_causal=True", "it only says what attn_mask is", instead)
     if bias_k is not None and bias_v is not None:
         k, v = (torch.cat([t, bias.expand(1, t.shape[1], -1)]) for t, bias in ((k, bias_k), (v, bias_v)))
-    q, k, v = (
-        t.view(*t.shape[:2], heads, -1).permute(1, 2, 0, 3) for t in (q, k, v)
-    )  # (batch, heads, length, features)
+    size = q.shape[2] // heads
+    q, k, v = (t.view(*t.shape[:2], heads, size).permute(1, 2, 0, 3) for t in (q, k, v))  # (batch, heads, length, size)
     if add_zero_attn:
         k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
     causal = is_causal and key_padding_mask is None and not need_weights
@@ -49,7 +53,7 @@ def attend(
     rate = dropout_p if training else 0.0
     if not need_weights:
         return F.scaled_dot_product_attention(q, k, v, mask, rate, causal).permute(2, 0, 1, 3).flatten(2), None
-    logits = q @ k.mT / math.sqrt(q.shape[3])
+    logits = q @ k.mT / math.sqrt(size)
     weights = F.dropout((logits if mask is None else logits + mask).softmax(-1), rate)
     return (weights @ v).permute(2, 0, 1, 3).flatten(2), weights.mean(1) if average_attn_weights else weights
 

@@ -109,12 +109,12 @@ class FactoredWeight(Weight):
 
 
 def _dense(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
-    """The output of a dense layer; a graph would not look at what its weight is by itself."""
-    return (
-        FactoredWeight.layer(F.linear, x, weight, bias)
-        if isinstance(weight, FactoredWeight)
-        else F.linear(x, weight, bias)
-    )
+    """The output of a dense layer, whose weight may have factors."""
+    # asked here: inside of an intercepted function, torch.compile intercepts no other
+    if isinstance(weight, FactoredWeight):
+        return FactoredWeight.layer(F.linear, x, weight, bias)
+    out: Tensor = F.linear(x, weight, bias)
+    return out
 
 
 def _thirds(weight: Any) -> list[Any]:
