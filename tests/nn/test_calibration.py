@@ -17,7 +17,9 @@ from mcrepar import ParameterError, bayesian, predict
 from mcrepar.nn import model_folder as folder
 from mcrepar.nn.calibration import complete
 from mcrepar.nn.description import Shelf, describe_random, describe_tree
+from mcrepar.nn.prediction_passes import one_draw
 from mcrepar.nn.random_tensor import random_tensors
+from mcrepar.nn.swap import run
 from tests.conftest import seeded
 
 
@@ -344,3 +346,48 @@ def test_a_batch_without_examples_is_refused():
     bnn = bayesian(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     with pytest.raises(ParameterError, match="no examples"):
         bnn.calibrate(torch.ones(0, 3))
+
+
+# ---- members of rank-1 factors
+
+
+def members() -> mcrepar.BayesianModule:
+    return bayesian(network(), structure="rank1", members=3, start_std=0.05)
+
+
+def saved_members(bnn, path):
+    mcrepar.save(bnn, path)
+    return mcrepar.load(path, network())
+
+
+def members_of_a_state(bnn, path):
+    twin = members()
+    twin.load_state_dict(bnn.state_dict())
+    return twin
+
+
+@pytest.mark.filterwarnings("ignore:the network has BatchNorm")
+@pytest.mark.parametrize("way", [saved_members, members_of_a_state])
+def test_every_member_has_stored_statistics_of_its_own(way, tmp_path):
+    """The error of a pooled mean is that of 10 draws of one member, five times less than members are apart."""
+    bnn = members().calibrate(BATCH).eval()
+    twin, draws = way(bnn, tmp_path / "bnn").eval(), [bnn.draw(seeded(k), k % 3) for k in range(90)]
+    own = torch.stack([complete(bnn, draw)["5.running_mean"] for draw in draws]).view(30, 3, 3).mean(0)
+    stored = torch.stack([complete(twin, "draw", k)["5.running_mean"] for k in range(3)])
+    apart = torch.cdist(own, own)[~torch.eye(3, dtype=torch.bool)].min()
+    assert (stored - own).norm(dim=1).max() < apart / 5
+    torch.testing.assert_close(complete(twin)["5.running_mean"], stored.mean(0))  # of a mean of members, their mixture
+    with one_draw(twin, seeded(7), 4) as call:  # the fifth draw is one of the second member
+        torch.testing.assert_close(call(X), run(twin, complete(twin, twin.draw(seeded(7), 1), 1), X))
+
+
+def test_one_set_of_statistics_that_was_stored_before_is_that_of_all_members(tmp_path):
+    bnn = members().calibrate(BATCH)
+    mcrepar.save(bnn, tmp_path / "bnn")
+    config, tensors = folder.read(tmp_path / "bnn")
+    config["norm_statistics"] = config["norm_statistics"]["list"][1]
+    folder.write(tmp_path / "old", config, tensors)
+    old = mcrepar.load(tmp_path / "old", network()).eval()
+    found = [old.calibration.stored(old.net, member) for member in (0, 2, None)]
+    for statistics in found:
+        assert torch.equal(statistics["5.running_mean"], bnn.calibration.pooled[1]["5.running_mean"])

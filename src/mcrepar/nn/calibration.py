@@ -2,7 +2,8 @@
 
 Running statistics of BatchNorm are a mixture over the samples of training and belong to none of them; with them a
 sample's accuracy and calibration are spoiled. The batch stays in memory: neither a state_dict nor a saved or pickled
-network holds training data. What is stored are statistics pooled over samples of the trained network.
+network holds training data. What is stored are statistics pooled over samples of the trained network, for every member
+of rank-1 factors by themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 Run = Callable[[Mapping[str, Tensor], tuple[Any, ...], dict[str, Any]], object]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-POOLED = 32  # draws over which the statistics that are stored are pooled
+POOLED = 32  # draws over which the statistics that are stored are pooled, shared by all members
+LEAST = 8  # draws of one member
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Calibration(nn.Module):
         self.how = how
         self.layers = _tracking(net)
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.pooled: dict[str, Tensor] | None = None
+        self.pooled: list[dict[str, Tensor]] | None = None  # of every member
         self.warned = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,36 +111,38 @@ class Calibration(nn.Module):
                 self.keep(*before)
             raise ParameterError("calibrate(...)", why, "finite training data, several rows, as the network takes them")
 
-    def pool(self, net: nn.Module, measure: Callable[[int], Mapping[str, Tensor]]) -> None:
-        """Keep the statistics of the mixture of many draws, for a network that is stored without the batch.
-
-        mean = mean_k mean_k, variance = mean_k variance_k + Var_k mean_k
+    def pool(self, net: nn.Module, measure: Callable[[int], Mapping[str, Tensor]], members: int = 1) -> None:
+        """Keep the statistics of the mixture of many draws of each member, for a network stored without the batch.
 
         Args:
             net: the network.
-            measure: the statistics of a draw by its number, among other tensors.
+            measure: the statistics of a draw of a member, among other tensors.
+            members: the number of them, which share the draws.
         """
+        self.layers = _tracking(net)  # a layer may have been replaced
         if not self.layers:
             return
+        *moments, tracked = ([f"{layer}.{statistic}".lstrip(".") for layer in self.layers] for statistic in STATISTICS)
+        trained = {name: net.get_buffer(name).clone() for name in tracked}  # a draw counts the batch that is held
+        sets = []
         with torch.no_grad():
-            found = [measure(k) for k in range(POOLED)]
-        self.pooled = {}
-        for layer in self.layers:
-            mean, variance, tracked = (f"{layer}.{statistic}".lstrip(".") for statistic in STATISTICS)
-            means, variances = (torch.stack([draw[name] for draw in found]) for name in (mean, variance))
-            self.pooled[mean] = means.mean(0)
-            self.pooled[variance] = variances.mean(0) + means.var(0, correction=0)
-            self.pooled[tracked] = net.get_buffer(tracked).clone()
+            for member in range(members):
+                found = [measure(member) for _ in range(max(POOLED // members, LEAST))]
+                drawn = [{name: draw[name] for names in moments for name in names} for draw in found]
+                sets.append({**_mixture(drawn), **trained})
+        self.pooled = sets
 
-    def stored(self, net: nn.Module) -> dict[str, Tensor]:
-        """The pooled statistics, unless the norm layers have been trained since."""
+    def stored(self, net: nn.Module, member: int | None = None) -> dict[str, Tensor]:
+        """The pooled statistics of a member, or of all, unless the norm layers have been trained since."""
         if self.pooled is None or net.training or self._stale(net):
             return {}
-        return {name: t.detach().clone().to(net.get_buffer(name)) for name, t in self.pooled.items()}
+        # one set stands for all members in what was stored before every member had its own
+        found = _mixture(self.pooled) if member is None else self.pooled[member % len(self.pooled)]
+        return {name: t.detach().clone().to(net.get_buffer(name)) for name, t in found.items()}
 
     def _stale(self, net: nn.Module) -> bool:
         """Whether norm layers were trained, or replaced, since the statistics were pooled."""
-        pooled = self.pooled or {}
+        pooled = self.pooled[0] if self.pooled else {}
         if {name.rpartition(".")[0] for name in pooled} != set(_tracking(net)):
             return True
         tracked = {name: t for name, t in pooled.items() if name.endswith(STATISTICS[2])}
@@ -166,18 +170,19 @@ class Calibration(nn.Module):
         args, kwargs = pytree.tree_map_only(_Buffer, lambda kept: getattr(self, kept.name), self.arguments)
         return args, kwargs
 
-    def statistics(self, net: nn.Module, run: Run) -> dict[str, Tensor]:
+    def statistics(self, net: nn.Module, run: Run, member: int | None = None) -> dict[str, Tensor]:
         """The norm layers' buffers for one draw: the statistics of the batch, else the stored ones, else nothing.
 
         Args:
             net: the network, which no other thread uses.
             run: its forward on that draw, run(buffers, args, kwargs).
+            member: whose draw it is; None where that is not known.
         """
         kept, self.layers = self.kept, _tracking(net)  # a layer may have been replaced
         if not self.layers:
             return {}
         if kept is None:
-            stored = self.stored(net)
+            stored = self.stored(net, member)
             if not self.warned and not net.training:
                 self.warned = True
                 what = "norm statistics pooled over draws, without the batch they were measured on"
@@ -239,25 +244,67 @@ def _tracking(net: nn.Module) -> list[str]:
     return [name for name, module in norms if module.running_mean is not None]
 
 
-def complete(bnn: BayesianModule, draw: str | Draw = "mean") -> dict[str, Tensor]:
-    """Weights ("mean", "draw" for a fresh sample, or a sample) with the norm statistics that belong to them."""
+def _mixture(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The norm statistics of a mixture of equal parts.
+
+    mean = mean_k mean_k, variance = mean_k variance_k + Var_k mean_k
+
+    >>> parts = [{"running_mean": torch.tensor(m), "running_var": torch.tensor(1.0)} for m in (-2.0, 2.0)]
+    >>> _mixture(parts)
+    {'running_mean': tensor(0.), 'running_var': tensor(5.)}
+    """
+    pooled = {}
+    for name, first in found[0].items():
+        own = torch.stack([part[name] for part in found])
+        pooled[name] = own.mean(0) if own.is_floating_point() else first.clone()
+        if name.endswith(STATISTICS[1]):
+            means = torch.stack([part[name.removesuffix(STATISTICS[1]) + STATISTICS[0]] for part in found])
+            pooled[name] += means.var(0, correction=0)
+    return pooled
+
+
+def complete(bnn: BayesianModule, draw: str | Draw = "mean", member: int | None = None) -> dict[str, Tensor]:
+    """Weights ("mean", "draw" for a fresh sample, or a sample) with the norm statistics that belong to them.
+
+    Args:
+        bnn: the network.
+        draw: the weights.
+        member: of rank-1 factors, whose sample it is; a fresh sample is one of it.
+    """
     if isinstance(draw, str):
         if draw not in ("mean", "draw"):
             raise MethodError(f"the weights {draw!r}", "it is neither 'mean' nor 'draw'", "'mean', or bnn.draw()")
-        draw = bnn.mean() if draw == "mean" else bnn.draw()
+        if draw == "draw":
+            return fresh_draw(bnn, None, member)
+        draw = bnn.mean()
     _check_draw(bnn, draw)
     fixed = {name: w.detach() for name, w in draw.items()}
     with alone(bnn):
         found = bnn.calibration.statistics(
-            bnn.net, lambda fresh, args, kwargs: run(bnn, {**fixed, **fresh}, *args, **kwargs)
+            bnn.net, lambda fresh, args, kwargs: run(bnn, {**fixed, **fresh}, *args, **kwargs), member
         )
     return {**draw, **found}
 
 
+def fresh_draw(
+    bnn: BayesianModule, generator: torch.Generator | None = None, member: int | None = None
+) -> dict[str, Tensor]:
+    """A sample of all weights, of a member or of any, with the norm statistics that belong to it."""
+    member = any_member(bnn, generator) if member is None else member
+    return complete(bnn, bnn.draw(generator, member), member)
+
+
+def any_member(bnn: BayesianModule, generator: torch.Generator | None = None) -> int:
+    """One of the members, all equally likely; nothing is drawn where there is one."""
+    where = None if generator is None else generator.device
+    several = bnn.members > 1
+    return int(torch.randint(bnn.members, (), generator=generator, device=where)) if several else 0
+
+
 def pool_statistics(bnn: BayesianModule) -> None:
     """Measure what is stored of norm layers, on the batch that is held; the default RNG is left alone."""
-    generator, members = torch.Generator().manual_seed(0), max(bnn.members, 1)
-    bnn.calibration.pool(bnn.net, lambda k: complete(bnn, bnn.draw(generator, k % members)))
+    generator = torch.Generator().manual_seed(0)
+    bnn.calibration.pool(bnn.net, lambda member: fresh_draw(bnn, generator, member), max(bnn.members, 1))
 
 
 def _check_draw(bnn: BayesianModule, draw: object) -> None:

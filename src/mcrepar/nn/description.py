@@ -191,6 +191,12 @@ def factors_from(item: Json) -> tuple[MomentFactor, ...]:
     return tuple(found)
 
 
+def pooled_from(item: Json, shelf: Shelf) -> list[dict[str, Tensor]] | None:
+    """The pooled norm statistics of every member; one set, for all of them, in what was stored before."""
+    found = tree_from(item, shelf)
+    return [found] if isinstance(found, dict) else found
+
+
 def dtype_name(tensor: Tensor) -> str:
     """Its dtype in a word.
 
@@ -282,7 +288,7 @@ def _read_state(state: object, device: torch.device) -> tuple[Json, dict[tuple[s
             raise TypeError(f"it is a {type(state).__name__}")
         found = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True, map_location=device)
         config, shelf = json.loads(found["words"]), Shelf(found["tensors"])
-        pooled, batch = (tree_from(config.get(key), shelf) for key in ("norm_statistics", "calibration"))
+        pooled, batch = pooled_from(config.get("norm_statistics"), shelf), tree_from(config.get("calibration"), shelf)
         return config, random_from(config, shelf), pooled, batch  # a batch in older states only
     except Exception as error:  # damaged bytes raise anything
         why = f"its _extra_state does not hold families and priors ({type(error).__name__}: {error})"

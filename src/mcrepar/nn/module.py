@@ -18,7 +18,7 @@ from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import transformed
 from mcrepar.divergence.methods import METHODS, Estimator, wide_dtype
 from mcrepar.errors import McreparError, ParameterError
-from mcrepar.nn.calibration import Calibration, complete, pool_statistics
+from mcrepar.nn.calibration import Calibration, any_member, complete, pool_statistics
 from mcrepar.nn.checkpointing import remember_as
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS
@@ -115,10 +115,7 @@ class BayesianModule(nn.Module):
         if member is not None and whole_number("member", member, 0) >= max(self.members, 1):
             there = f"0 to {self.members - 1}" if self.members > 1 else "0"
             raise ParameterError(f"draw(member={member})", "the network has no such member", f"{there}, or None")
-        if member is None:
-            where = None if generator is None else generator.device
-            several = self.members > 1
-            member = int(torch.randint(self.members, (), generator=generator, device=where)) if several else 0
+        member = any_member(self, generator) if member is None else member
         if transformed():  # which needs no rows
             return each_named(self, lambda tensor: tensor.draw(generator, member))
         layout = self.groups.of(self)
@@ -148,7 +145,7 @@ class BayesianModule(nn.Module):
     def calibrate(self, *args: Any, **kwargs: Any) -> BayesianModule:
         """Hold a batch of training data in memory, on which norm layers find the statistics of every frozen sample.
 
-        What state_dict and save store are statistics pooled over 32 samples of the weights.
+        What state_dict and save store are statistics pooled over 32 samples of the weights, of every member its own.
         """
         self.calibration.take(args, kwargs, lambda: complete(self))
         pool_statistics(self)

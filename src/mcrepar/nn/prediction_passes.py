@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mcrepar.errors import MethodError
-from mcrepar.nn.calibration import Calibration, complete, pool_statistics
+from mcrepar.nn.calibration import Calibration, fresh_draw, pool_statistics
 from mcrepar.nn.locks import MODES, Lock, locked, predicting
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.swap import Draw, alone, frozen_weights, held, plain_copy, run, slot
@@ -133,7 +133,7 @@ def one_draw(
     if isinstance(net, BayesianModule):
         frozen = frozen_weights(net)
         member = None if number is None else number % max(net.members, 1)
-        yield partial(run, net, complete(net, net.draw(generator, member)) if frozen is None else frozen)
+        yield partial(run, net, fresh_draw(net, generator, member) if frozen is None else frozen)
         return
     statistics = _statistics(net)
     with holding(statistics.draw(net, generator)):
@@ -144,7 +144,7 @@ def one_draw(
 def plain_draw(net: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
     """An ordinary network that holds one draw of all weights, with norm statistics of its own."""
     if isinstance(net, BayesianModule):
-        return net.to_module(net.draw(generator))
+        return plain_copy(net, fresh_draw(net, generator))
     twin = copy.deepcopy(net).eval()
     statistics = _statistics(twin)
     draws = statistics.draw(twin, generator)
@@ -167,16 +167,17 @@ def calibration_of(net: nn.Module) -> Calibration:
     return net.calibration if isinstance(net, BayesianModule) else _statistics(net).calibration
 
 
-def stored_statistics(bnn: BayesianModule) -> dict[str, Tensor]:
-    """Norm statistics pooled over draws; measured anew where norm layers were trained since, if there is a batch."""
+def stored_statistics(bnn: BayesianModule, member: int = 0) -> dict[str, Tensor]:
+    """Norm statistics pooled over draws of a member; measured anew where norm layers were trained since, on a batch."""
+    member %= max(bnn.members, 1)
     with alone(bnn):
-        found = bnn.calibration.stored(bnn.net)
+        found = bnn.calibration.stored(bnn.net, member)
         if found or bnn.net.training or not bnn.calibration.layers:
             return found
         if bnn.calibration.kept is None:
             return bnn.calibration.statistics(bnn.net, lambda *args: None)  # none, with its warning
         pool_statistics(bnn)
-        return bnn.calibration.stored(bnn.net)
+        return bnn.calibration.stored(bnn.net, member)
 
 
 @contextlib.contextmanager
@@ -201,15 +202,17 @@ class _Statistics:
         draws: dict[BayesianModule, Draw] = {}
         for part in random_parts(net):
             frozen = frozen_weights(part)
-            fresh = part.draw(generator) if frozen is None else frozen
-            draws[part] = complete(part, fresh) if frozen is None and self.calibration.kept is None else fresh
+            if frozen is not None:
+                draws[part] = frozen
+            else:
+                draws[part] = part.draw(generator) if self.calibration.kept is not None else fresh_draw(part, generator)
         return draws
 
     def pool(self, net: nn.Module) -> None:
         """Measure what is stored of norm layers; the default RNG is left alone."""
         generator = torch.Generator().manual_seed(0)
 
-        def measure(number: int) -> dict[str, Tensor]:
+        def measure(member: int) -> dict[str, Tensor]:
             with holding(self.draw(net, generator)):
                 return self.measured(net)
 

@@ -24,6 +24,7 @@ from mcrepar.nn.description import (
     describe_tree,
     dtype_name,
     factors_from,
+    pooled_from,
     random_from,
     restore_initial,
     tree_from,
@@ -260,7 +261,7 @@ def _fill(bnn: BayesianModule, config: Mapping[str, Json], tensors: Mapping[str,
             raise TypeError(f"{name} is {saved[name].dtype}, not {tensor.dtype}")
     bnn.latents.load_state_dict(saved)
     restore_initial(random_tensors(bnn), config)
-    bnn.calibration.pooled = tree_from(config["norm_statistics"], shelf)
+    bnn.calibration.pooled = pooled_from(config["norm_statistics"], shelf)
     bnn.calibration.moment_factors = factors_from(config["moment_factors"])
     if config["calibration"] is not None:
         args, kwargs = tree_from(config["calibration"], shelf)

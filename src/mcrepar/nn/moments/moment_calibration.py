@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mcrepar.errors import ParameterError
 from mcrepar.likelihoods import Likelihood, OneOfMany, likelihood_of
 from mcrepar.nn.batches import Batches, Output, examples, fitting, real_tensors, the_tensor
-from mcrepar.nn.calibration import MomentFactor, complete
+from mcrepar.nn.calibration import MomentFactor, fresh_draw
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.moment_pass import check_moments, members_of, moments_of_parts, scaled, weight_moments
 from mcrepar.nn.moments.rules import settling
@@ -165,8 +165,8 @@ def sampled_moments(
     part: BayesianModule, draws: int, generator: torch.Generator | None, member: int = 0
 ) -> dict[str, Tensor]:
     """The moments of all weights together with draws of them, which have norm statistics of their own."""
-    sampled = [complete(part, part.draw(generator, member % max(part.members, 1))) for _ in range(draws)]
-    found: dict[str, Any] = {**weight_moments(part, member), **stored_statistics(part)}
+    sampled = [fresh_draw(part, generator, member % max(part.members, 1)) for _ in range(draws)]
+    found: dict[str, Any] = {**weight_moments(part, member), **stored_statistics(part, member)}
     for name, t in found.items():
         samples = tuple(draw[name] for draw in sampled)
         if isinstance(t, MomentTensor):

@@ -159,7 +159,7 @@ def _without_float16(
 
 def moments_of_parts(net: nn.Module, member: int) -> dict[BayesianModule, dict[str, Tensor]]:
     """What every Bayesian part meets in the place of its weights and norm statistics."""
-    return {part: {**weight_moments(part, member), **stored_statistics(part)} for part in random_parts(net)}
+    return {part: {**weight_moments(part, member), **stored_statistics(part, member)} for part in random_parts(net)}
 
 
 def members_of(net: nn.Module) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mcrepar.data.dataset import Split
 from mcrepar.likelihoods import Likelihood, OneOfMany
-from mcrepar.nn.calibration import complete
+from mcrepar.nn.calibration import fresh_draw
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.prediction_passes import evaluating
 from mcrepar.nn.swap import run as run_on
@@ -99,7 +99,7 @@ def _drawn(
     for k in range(draws):
         run: Callable[..., Any] = net
         if isinstance(net, BayesianModule):  # members take turns, as in a prediction
-            run = partial(run_on, net, complete(net, net.draw(member=k % max(net.members, 1))))
+            run = partial(run_on, net, fresh_draw(net, member=k % max(net.members, 1)))
         for place, batch in enumerate(batches):
             x, y = batch()
             output = run(x).float()
