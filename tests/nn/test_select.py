@@ -231,6 +231,14 @@ def test_a_frozen_network_is_called_frozen():
         bayesian(nn.Linear(2, 1).requires_grad_(False))
 
 
+def holding(layer: nn.Module | None = None, **shapes: tuple[int, ...]) -> nn.Module:
+    """A module with parameters of its own."""
+    layer = nn.Module() if layer is None else layer
+    for name, shape in shapes.items():
+        layer.register_parameter(name, nn.Parameter(torch.ones(shape)))
+    return layer
+
+
 FANS = {
     "transposed": (nn.ConvTranspose2d(8, 8, 3), {"weight": 72, "bias": 72}),
     "transposed, depthwise": (nn.ConvTranspose2d(8, 8, 3, groups=8), {"weight": 9, "bias": 9}),
@@ -239,10 +247,38 @@ FANS = {
     "lstm": (nn.LSTM(5, 7), {"weight_ih_l0": 5, "weight_hh_l0": 7, "bias_ih_l0": 5, "bias_hh_l0": 7}),
     "cell": (nn.GRUCell(5, 7), {"weight_ih": 5, "weight_hh": 7, "bias_ih": 5, "bias_hh": 7}),
     "attention": (nn.MultiheadAttention(6, 2), {"in_proj_weight": 6, "in_proj_bias": 6}),
-}
+    "bias of attention": (nn.MultiheadAttention(6, 2, kdim=4, add_bias_kv=True), {"k_proj_weight": 4, "bias_k": 6}),
+    "weight norm": (nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 1, 3)),
+                    {"parametrizations.weight.original0": 1, "parametrizations.weight.original1": 36}),
+    "layer scale in a layer": (holding(nn.Linear(6, 6), gamma=(6,)), {"weight": 6, "gamma": 1}),
+    "tables": (holding(cls=(1, 1, 8), pos=(1, 65, 8), positional_embedding=(77, 8), gamma=(8,), query=(1, 4, 8)),
+               {"cls": 1, "pos": 1, "positional_embedding": 1, "gamma": 1, "query": 1}),
+    "relative positions": (holding(weight=(4, 8), relative_position_bias_table=(9, 2)),
+                           {"relative_position_bias_table": 1}),
+    "columns by the bias": (holding(weight=(8, 32), bias=(32,)), {"weight": 8, "bias": 8}),
+    "rows by the bias": (holding(weight=(32, 8), bias=(32,)), {"weight": 8, "bias": 8}),
+    "one output by the bias": (holding(weight=(1, 4, 3, 3), bias=(1,)), {"weight": 36, "bias": 36}),
+    "rows": (holding(w=(32, 8), b=(32,), kernel=(5, 4, 3)), {"w": 8, "b": 8, "kernel": 12}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("layer", "inputs"), FANS.values(), ids=list(FANS))
 def test_the_fan_in_counts_what_a_unit_reads(layer, inputs):
     found = {place.name: unit(place, "fan_in") for place in places(layer) if place.name in inputs}
     assert found == {name: pytest.approx(count**-0.5) for name, count in inputs.items()}
+
+
+def test_the_fan_in_of_a_layer_of_gpt2():
+    """Its weight is (inputs, outputs)."""
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D(32, 8)
+    assert {place.name: unit(place, "fan_in") ** -2 for place in places(conv1d)} == pytest.approx(
+        {"weight": 8, "bias": 8}
+    )
+
+
+def test_the_fan_in_of_tied_weights_is_that_of_the_layer_that_multiplies():
+    net, table = nn.Linear(8, 32), nn.Parameter(torch.ones(32, 8))
+    net.weight = table
+    tied = nn.ModuleDict({"tokens": holding(), "head": net})
+    tied["tokens"].register_parameter("embedding", table)
+    assert unit(places(tied)[0], "fan_in") == pytest.approx(8**-0.5)

@@ -278,7 +278,10 @@ def prior(name: str, *, improper: bool = False, relative: str | None = None, **p
         name: a key of `PRIORS`, or the paper's spelling of it.
         improper: take Pareto or Dirichlet as its kernel, a power of w without support or normalisation.
         relative: the unit of its lengths in a network, so that one number suits all layers: "fan_in" for
-            1 / sqrt(number of inputs of a unit), "spread" for the standard deviation of the initial weights.
+            1 / sqrt(number of inputs of a unit), "spread" for the standard deviation of the initial weights. A bias
+            has the unit of its weight; embeddings and other vectors have 1. Of modules that are not torch's, a
+            parameter is taken to be (outputs, inputs, ...) unless its bias is as long as its columns, as in Hugging
+            Face's Conv1D; tables, by a name such as pos_embed or token or a shape such as (1, 65, 64), have 1.
         parameters: numbers or tensors; a tensor that requires grad is learned. Defaults are in the table. For a
             network also words: "learned" (a parameter of its own per tensor), loc="tied" (to the posterior's),
             scale="optimal" (the value that minimises the KL, in closed form).

@@ -181,6 +181,15 @@ def _unknown(what: str, pattern: str, every: Sequence[Place]) -> ParameterError:
     )
 
 
+# torch's own layers with weights (outputs, inputs, ...); what parametrizes one has the layout of its layer
+LAYERS = (
+    nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
+    nn.utils.parametrize.ParametrizationList,
+)  # fmt: skip
+BIAS_NAME = re.compile(r"bias|^b\d*(_|$)")
+TABLE_NAME = re.compile(r"embed|token|table|(^|_)(pos|emb)(_|$)")
+
+
 def unit(place: Place, relative: str) -> float:
     """The length to which a prior's are relative: of the initial weights, or 1 / sqrt(inputs of a unit).
 
@@ -190,21 +199,33 @@ def unit(place: Place, relative: str) -> float:
     """
     if relative == "spread":
         return spread(place)
-    weight = place.parameter if place.parameter.dim() > 1 else _weight_of_bias(place)
-    if weight is None or any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in place.owners):
+    if any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in place.owners):
         return 1.0  # every number enters by itself
-    inputs = weight[0].numel()
-    for owner in place.owners:
-        if isinstance(owner, nn.modules.conv._ConvTransposeNd):  # (inputs, outputs of a group, ...)
-            inputs = weight[:, 0].numel() // owner.groups
-    return 1 / math.sqrt(inputs)
+    uses = zip(place.owners, place.names, strict=True)
+    return 1 / math.sqrt(max(_inputs(owner, name.rpartition(".")[2]) for owner, name in uses))
 
 
-def _weight_of_bias(place: Place) -> Tensor | None:
-    """The weight of its layer whose name is that of the bias (bias_hh_l0 has weight_hh_l0), else the first; or None."""
-    beside = {n: p for owner in place.owners for n, p in owner.named_parameters(recurse=False) if p.dim() > 1}
-    own = place.name.rpartition(".")[2].replace("bias", "weight")
-    return beside.get(own, next(iter(beside.values()), None))
+def _inputs(layer: nn.Module, name: str) -> int:
+    """How many inputs a unit of a parameter sums up; 1 where every number enters by itself."""
+    own = {n: p for n, p in layer._parameters.items() if p is not None}
+    if BIAS_NAME.search(name) and not TABLE_NAME.search(
+        name
+    ):  # as the weight of its name (bias_hh_l0 has weight_hh_l0)
+        weights = [n for n, p in own.items() if p.dim() > 1 and not BIAS_NAME.search(n)]
+        same = name.replace("bias", "weight")
+        name = same if same in weights else next(iter(weights), name)
+    weight = own[name]
+    if weight.dim() < 2:
+        return 1
+    if isinstance(layer, nn.modules.conv._ConvTransposeNd):  # (inputs, outputs of a group, ...)
+        return weight[:, 0].numel() // layer.groups
+    bias = own.get(name.replace("weight", "bias"))
+    if not isinstance(layer, LAYERS) and not (bias is not None and bias.shape == weight.shape[:1]):
+        if bias is not None and weight.dim() == 2 and bias.shape == weight.shape[1:]:  # it tells which side outputs are
+            return len(weight)
+        if TABLE_NAME.search(name) or (weight.dim() > 2 and len(weight) == 1):
+            return 1
+    return weight[0].numel()
 
 
 def spread(place: Place) -> float:
