@@ -1,6 +1,8 @@
 """A state_dict carries the priors: a network that was built with others gets the saved ones, or is refused."""
 
 import io
+import json
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 import mcrepar
 from mcrepar import ParameterError, bayesian, kl, prior
 from mcrepar.divergence.methods import Estimator
+from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.random_tensor import random_tensors
 from tests.conftest import seeded
 
@@ -93,6 +96,60 @@ def test_another_posterior_is_refused_and_nothing_changes():
     with pytest.raises(ParameterError, match=r"its posterior is normal, and the network's is radial\. Use bayesian"):
         other.load_state_dict(bayesian(nn.Linear(3, 2), "normal", prior("normal", scale=0.1)).state_dict())
     assert torch.equal(kl(other), before)
+
+
+STRUCTURES = {
+    "weights": {}, "rank1, one member": {"structure": "rank1"}, "rank1, members": {"structure": "rank1", "members": 2},
+    "rank1 of a table": {"structure": "rank1", "select": "0.weight"},
+}  # fmt: skip
+SAID = {
+    "weights": "structure='weights'", "rank1, one member": "structure='rank1', members=1",
+    "rank1, members": "structure='rank1', members=2", "rank1 of a table": "structure='rank1', members=1",
+}  # fmt: skip
+
+
+def of_before(state: dict[str, Any]) -> dict[str, Any]:
+    """The same state without the number of members, which was not written once."""
+    found = torch.load(io.BytesIO(state["_extra_state"].numpy().tobytes()), weights_only=True)
+    words, file = json.loads(found["words"]), io.BytesIO()
+    del words["members"]
+    torch.save({**found, "words": json.dumps(words)}, file)
+    return {**state, "_extra_state": torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)}
+
+
+def made(kind: str) -> BayesianModule:
+    return bayesian(nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2)), **STRUCTURES[kind])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("saved", "ours"), [(a, b) for a in STRUCTURES for b in STRUCTURES if SAID[a] != SAID[b]])
+def test_another_structure_is_refused_and_nothing_changes(saved, ours, strict):
+    state, other = made(saved).state_dict(), made(ours)
+    first = {name: t.clone() for name, t in other.state_dict().items()}
+    if strict and "rank1 of a table" not in (saved, ours):  # which states of before did not tell from weights
+        state = of_before(state)
+    with pytest.raises(ParameterError) as caught:
+        other.load_state_dict(state, strict=strict)
+    assert SAID[saved] in str(caught.value).partition("and the network of")[0]
+    assert SAID[ours] in str(caught.value).partition("and the network of")[2]
+    assert all(torch.equal(t, first[name]) for name, t in other.state_dict().items())
+
+
+def test_a_layer_with_other_factors_is_refused_and_nothing_changes():
+    """A table has factors of its features alone, a dense layer those of its inputs too."""
+    state = bayesian(nn.Embedding(2, 3), structure="rank1").state_dict()
+    other = bayesian(nn.Linear(3, 2, bias=False), structure="rank1", prior=prior("normal", loc=1.0, scale=0.3))
+    before = kl(other)
+    with pytest.raises(ParameterError, match="for weight: its layer has 1 random factors in the state, and 2 in the"):
+        other.load_state_dict(state, strict=False)
+    assert torch.equal(kl(other), before)
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_a_state_of_before_loads(kind):
+    first, other = made(kind), made(kind)
+    other.load_state_dict(of_before(first.state_dict()))
+    assert torch.equal(kl(other, generator=seeded(1)), kl(first, generator=seeded(1)))
 
 
 @pytest.mark.parametrize("state", [{"a": 1}, torch.arange(9, dtype=torch.uint8), torch.ones(3)], ids=str)

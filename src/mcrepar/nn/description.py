@@ -247,7 +247,7 @@ def packed(random: Tensors, calibration: Calibration) -> Tensor:
     try:
         pooled = describe_tree(calibration.pooled, shelf)
         measured = {"norm_statistics": pooled, "moment_factors": calibration.moment_factors}
-        words = json.dumps({**describe_random(random, shelf), **measured})
+        words = json.dumps({**describe_random(random, shelf), **measured, "members": _members(random)})
     except McreparError:
         return torch.empty(0, dtype=torch.uint8)
     tensors = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in shelf.tensors.items()}
@@ -257,11 +257,12 @@ def packed(random: Tensors, calibration: Calibration) -> Tensor:
 
 
 def unpack(random: Tensors, calibration: Calibration, state: object) -> None:
-    """Give tensors the priors that were packed; their posteriors must be of the same families."""
+    """Give tensors the priors that were packed; structure and families of posteriors must be the same."""
     if isinstance(state, Tensor) and not state.numel():
         return
     device = next((tensor.log_scale.device for tensor in random.values()), torch.device("cpu"))
     config, options, pooled, batch = _read_state(state, device)
+    _check_structure(random, config)
     found = {random[names]: there for names, there in options.items() if names in random}  # torch names what is missing
     for tensor, there in found.items():
         _check_family(tensor, there)
@@ -295,6 +296,28 @@ def _read_state(state: object, device: torch.device) -> tuple[Json, dict[tuple[s
         raise ParameterError(
             "load_state_dict(...)", why, "the state_dict of a Bayesian neural network, unchanged"
         ) from None
+
+
+def _members(random: Tensors) -> int:
+    """Of rank-1 factors; 0 where the weights themselves are random."""
+    return max((tensor.members for tensor in random.values() if isinstance(tensor, RankOne)), default=0)
+
+
+def _check_structure(random: Tensors, config: Mapping[str, Json]) -> None:
+    """Refuse a state of another structure or number of members, before anything is taken of it."""
+    saved = {tuple(item["names"]): len(item["initial"]) for item in config["random"] if item.get("initial")}
+    counts = {names[0]: (saved[names], len(tensor.tensors)) for names, tensor in random.items() if names in saved}
+    name = next((name for name, (there, here) in counts.items() if there != here), None)
+    ours, theirs = _members(random), config.get("members")
+    if theirs is None:  # of before: a weight has one random part, a dense layer two factors for every member
+        theirs = ours if name is None else max(saved.values()) // 2
+    there, here = (f"structure='rank1', members={n}" if n else "structure='weights'" for n in (theirs, ours))
+    if theirs != ours:
+        why = f"the state is of {there}, and the network of {here}"
+        raise ParameterError("load_state_dict(...)", why, f"bayesian(net, {there})")
+    if name is not None:
+        why = "its layer has {} random factors in the state, and {} in the network".format(*counts[name])
+        raise ParameterError(f"load_state_dict(...) for {name}", why, "a network of the same layers")
 
 
 def _check_family(tensor: RandomTensor | RankOne, saved: Options) -> None:
