@@ -157,3 +157,21 @@ def test_start_std_is_a_spelling_of_initial_std():
     wanted = scales(initial_std=0.2, overrides={"0": {"initial_std": 0.3}})
     found = scales(start_std=0.2, overrides={"0": {"start_std": 0.3}})
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("layer", [nn.Embedding(5, 2, max_norm=1.0), nn.EmbeddingBag(5, 2, max_norm=1.0)], ids=repr)
+def test_a_table_that_is_rescaled_in_place_is_refused(layer):
+    """Its backward fails, and a frozen mean would be rescaled for good."""
+    with pytest.raises(
+        ParameterError, match=r"^1\.weight: .*with max_norm=1\.0 rescales it in place\. Use max_norm=None"
+    ):
+        bayesian(net := nn.Sequential(nn.Linear(2, 2), layer))
+    assert isinstance(net[1].weight, nn.Parameter)
+    bayesian(net, select="0")
+
+
+def test_factors_of_a_table_that_is_rescaled_in_place_train():
+    net = nn.Sequential(nn.Embedding(5, 2, max_norm=1.0), nn.Linear(2, 3))
+    bnn, y = bayesian(net, structure="rank1"), torch.tensor([0, 1, 2])
+    mcrepar.elbo(bnn, "categorical", torch.tensor([0, 3, 3]), y, data_size=3).loss.backward()
+    assert all(p.grad is not None for p in bnn.parameters())

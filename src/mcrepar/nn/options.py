@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcrepar.distributions.posterior import check_posterior
 from mcrepar.distributions.posteriors import posterior as posterior_of
@@ -111,6 +111,7 @@ def check_place(place: Place, options: Options, forward: str, factored: bool = F
         plan = plan_pair(options.posterior, p.filled(loc=torch.zeros(1)) if options.pretrained else p)
         plan.decide(options.estimator)
         if not factored:
+            _check_table(place)
             _check_signs(place.name, place.parameter, options)
         learned: dict[str, Any] = {"loc": free} if options.posterior.row.form.learned_loc else {}
         q = options.posterior.bind(validate=False, log_scale=free, **learned)
@@ -118,6 +119,14 @@ def check_place(place: Place, options: Options, forward: str, factored: bool = F
         FORWARDS[forward].check(options.posterior, place)
     except McreparError as error:
         raise error.within(place.name) from None
+
+
+def _check_table(place: Place) -> None:
+    """Refuse an embedding whose rows are rescaled in place where they are looked up: a sample is part of a graph."""
+    for owner in place.owners:
+        if isinstance(owner, nn.Embedding | nn.EmbeddingBag) and owner.max_norm is not None:
+            why = f"every forward of this {type(owner).__name__} with max_norm={owner.max_norm} rescales it in place"
+            raise ParameterError("bayesian(net)", why, "max_norm=None, or select=... without it")
 
 
 def _check_signs(name: str, values: Tensor, options: Options) -> None:
