@@ -213,3 +213,28 @@ def test_per_example_falls_back_on_a_loop(build, training):
     assert not torch.equal(out[0], out[1])  # equal data, draws of their own
     out.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in bnn.parameters())
+
+
+UNBATCHED = {
+    "dense": (lambda: nn.Linear(3, 2), (3,)),
+    "convolutional": (lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()), (3, 8, 8)),
+    "recurrent": (lambda: nn.LSTM(3, 2, batch_first=True), (5, 3)),
+}
+
+
+@pytest.mark.parametrize(("build", "shape"), UNBATCHED.values(), ids=list(UNBATCHED))
+def test_an_empty_batch_has_an_empty_output(build, shape):
+    net = build().double()
+    wanted = pytree.tree_map(lambda t: t.shape, net(randn(0, *shape)))
+    assert pytree.tree_map(lambda t: t.shape, bayesian(net, forward="per_example")(randn(0, *shape))) == wanted
+
+
+@pytest.mark.parametrize("kind", ["dense", "convolutional"])
+def test_one_example_without_a_batch_is_refused(kind):
+    build, shape = UNBATCHED[kind]
+    bnn = bayesian(build().double(), forward="per_example")
+    with pytest.raises(MethodError, match=r"as a whole and not on one row.*for one of them x\.unsqueeze\(0\)"):
+        bnn(randn(*shape))
+    with pytest.raises(RuntimeError) as caught:  # what does not fit at all stays torch's to tell
+        bnn(randn(2, 7))
+    assert not isinstance(caught.value, MethodError)

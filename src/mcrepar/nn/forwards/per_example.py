@@ -32,6 +32,8 @@ def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     with swap.alone(bnn):  # modes decide what is done
         _check_norms(bnn)
         data = _Data.of(args, kwargs)
+        if not data.size:  # an empty batch has an empty output, whatever the sample
+            return swap.run(bnn, bnn.draw(), *args, **kwargs)
         draws = [bnn.draw() for _ in range(data.size)]
         out = _by_vmap(bnn, data, draws) if _vmaps(bnn) else None
         return _joined(bnn, data, draws[0], _by_loop(bnn, data, draws) if out is None else out)
@@ -75,11 +77,27 @@ def _by_loop(bnn: BayesianModule, data: _Data, draws: list[dict[str, Tensor]]) -
     rows = []
     for k, draw in enumerate(draws):
         args, kwargs = data.rows(slice(k, k + 1))
-        rows.append(swap.run(bnn, draw, *args, **kwargs))
+        try:
+            rows.append(swap.run(bnn, draw, *args, **kwargs))
+        except (RuntimeError, ValueError, IndexError) as error:
+            if not k:
+                _check_batch(bnn, data, draw, error)
+            raise
     first, spec = pytree.tree_flatten(rows[0])
     columns = zip(*(pytree.tree_leaves(row) for row in rows), strict=True)
     leaves = [torch.stack(c) if isinstance(c[0], Tensor) else one for c, one in zip(columns, first, strict=True)]
     return pytree.tree_unflatten(leaves, spec)
+
+
+def _check_batch(bnn: BayesianModule, data: _Data, draw: swap.Draw, error: Exception) -> None:
+    """Say of what runs as a whole, and not row by row, that it is no batch of examples."""
+    try:
+        _aside(bnn, draw, data.arguments(data.leaves))
+    except (RuntimeError, ValueError, IndexError):
+        return  # nor as a whole: torch says what does not fit
+    why = f"the network runs on its input as a whole and not on one row of it ({error})"
+    instead = "examples in dimension 0, for one of them x.unsqueeze(0)"
+    raise MethodError("forward='per_example'", why, instead) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +151,13 @@ def _joined(bnn: BayesianModule, data: _Data, draw: swap.Draw, out: Any) -> Any:
 
 
 def _of_two(bnn: BayesianModule, data: _Data, draw: swap.Draw) -> Any:
-    """The network's output for two equal examples, which tells dimensions and dtypes; its buffers stay as they are."""
-    args, kwargs = data.rows([0, 0])
+    """The network's output for two equal examples, which tells dimensions and dtypes."""
+    return _aside(bnn, draw, data.rows([0, 0]))
+
+
+def _aside(bnn: BayesianModule, draw: swap.Draw, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """The network's output without a graph; its buffers stay as they are."""
+    args, kwargs = arguments
     buffers = {name: buffer.clone() for name, buffer in bnn.net.named_buffers()}
     with torch.no_grad():
         return swap.run(bnn, {**buffers, **draw}, *args, **kwargs)
