@@ -8,14 +8,16 @@ from torch import nn
 
 import mcrepar
 from mcrepar import likelihoods
-from mcrepar.errors import McreparError, ParameterError
+from mcrepar.errors import McreparError, MethodError, ParameterError
 from mcrepar.likelihoods import Categorical, Likelihood, Normal
+from mcrepar.nn.rank1 import factor_prior
 from mcrepar.workbench.training import checkpoint, train
-from mcrepar.workbench.training.config import read_config
+from mcrepar.workbench.training.config import TrainConfig, read_config
 from mcrepar.workbench.training.setup import (
     Units,
     build_likelihood,
     build_network,
+    make_bayesian,
     open_run,
 )
 from tests.workbench.training.tiny import config, facts_of, log_of, write_images, write_numbers
@@ -238,3 +240,21 @@ def test_heteroscedastic_noise_has_no_draws_of_the_last_layer(tmp_path):
     given = {"model": "fcnet", "model_options": {"hidden": [8]}, "posterior": "normal", "augment": "none"}
     with pytest.raises(McreparError, match=r"log p is neither linear .*Use draws=M"):
         train(config(tmp_path, noise="heteroscedastic", last_layer_draws=10, **given))
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.1}])
+def test_a_prior_that_factors_cannot_have_is_refused_in_the_words_of_the_command_line(options):
+    c = TrainConfig(structure="rank1", prior="hierarchical", prior_options=options)
+    with pytest.raises(
+        MethodError, match=r"^--prior hierarchical with --structure rank1: .*Use --prior auto, or"
+    ) as caught:
+        make_bayesian(nn.Linear(3, 2), c)
+    assert "mcrepar.prior" not in str(caught.value)
+    for name in str(caught.value).rpartition(": ")[2].rstrip(".").split(", "):
+        assert factor_prior(name).name == name
+
+
+def test_the_options_of_a_prior_over_factors_are_taken():
+    bnn = make_bayesian(nn.Linear(3, 2), TrainConfig(structure="rank1", prior="laplace", prior_options={"scale": 0.2}))
+    values = bnn.latents["weight"].options.prior.values
+    assert (float(values["loc"]), float(values["scale"])) == (1.0, pytest.approx(0.2))

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from mcrepar.data.dataset import Dataset
 from mcrepar.distributions.posteriors import posterior
-from mcrepar.distributions.priors import prior
-from mcrepar.errors import McreparError, ParameterError
+from mcrepar.distributions.prior import Prior
+from mcrepar.distributions.priors import PRIORS, prior
+from mcrepar.errors import McreparError, MethodError, ParameterError
 from mcrepar.likelihoods import LIKELIHOODS, Likelihood, Normal, PerVoxel, likelihood_of
 from mcrepar.models import model
 from mcrepar.nn.calibration import complete
@@ -107,12 +108,11 @@ def kl_request(config: TrainConfig) -> tuple[str, int | None]:
 
 def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
     """The network with random weights, centred where its weights are."""
-    q, p = config.posterior, config.prior  # a name may mean a family of weights or of factors near 1
-    named = factor_prior if config.structure == "rank1" else prior
+    q = config.posterior  # a name may mean a family of weights or of factors near 1
     return bayesian(
         net,
         posterior(q, **config.posterior_options) if config.posterior_options else q,
-        named(p, **config.prior_options) if config.prior_options else None if p == "auto" else p,
+        _prior(config),
         *kl_request(config),
         initial_std=config.initial_std,
         pretrained=config.pretrained,
@@ -121,6 +121,21 @@ def make_bayesian(net: nn.Module, config: TrainConfig) -> BayesianModule:
         structure=config.structure,
         members=config.members,
     )
+
+
+def _prior(config: TrainConfig) -> str | Prior | None:
+    """The prior over weights, or over factors near 1; None for the network's own."""
+    p, given = config.prior, config.prior_options
+    if p == "auto":
+        return None
+    if config.structure != "rank1":
+        return prior(p, **given) if given else p
+    row = prior(p).row
+    if row is not None and row.around_one is None:
+        known = ", ".join(name for name, row in PRIORS.items() if row.around_one is not None)
+        why = f"the factors of rank1 are near 1, where a {row.name} prior cannot be put"
+        raise MethodError(f"--prior {p} with --structure rank1", why, f"--prior auto, or a family of these: {known}")
+    return factor_prior(p, **given)
 
 
 def lay_out(net: nn.Module, config: TrainConfig, facts: Facts) -> None:
