@@ -287,6 +287,36 @@ def test_frozen_draws_are_refused():
         calibrate_moments(bnn, X)
 
 
+def mish(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.tanh(F.softplus(x)) + y
+
+
+class Scripted(nn.Module):
+    def __init__(self, other: int) -> None:
+        super().__init__()
+        self.mish = torch.jit.script(mish)
+        self.layer, self.other = nn.Linear(5, 3), nn.Parameter(torch.zeros(other), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        self.mish(self.other, torch.zeros(2, dtype=out.dtype))  # which is not random, and may fail by itself
+        activation: Tensor = self.mish(out, out)
+        return activation
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_activation_is_refused():
+    bnn = bayesian(Scripted(2).double())
+    for run in (lambda: predict(bnn, X, draws="moments"), lambda: calibrate_moments(bnn, X)):
+        with pytest.raises(
+            MethodError, match=r"with softplus.*no rule can be found.*scripted functions.*Use draws=100"
+        ):
+            run()
+    with pytest.raises(RuntimeError, match="size of tensor") as caught:
+        predict(bayesian(Scripted(3).double()), X, draws="moments")
+    assert not isinstance(caught.value, MethodError)
+
+
 def test_a_network_that_decides_is_refused():
     class Deciding(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from mcrepar.nn.calibration import MomentFactor
 from mcrepar.nn.module import BayesianModule, random_parts
 from mcrepar.nn.moments.positions import MOST
 from mcrepar.nn.moments.rules import settling
-from mcrepar.nn.moments.tensor import SAMPLED, Factors, Mixing, MomentTensor, check_graph
+from mcrepar.nn.moments.tensor import SAMPLED, Factors, Mixing, MomentTensor, check_graph, refusing
 from mcrepar.nn.prediction_passes import calibration_of, evaluating, holding, stored_statistics
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
@@ -136,7 +136,7 @@ def scaled(
     """Mean and variance of the output of a network that holds moments of weights, by these factors."""
     scaling = Scaling(factors)
     wide, args, kwargs = _without_float16(args, kwargs)
-    with settling(scaling) if factors else contextlib.nullcontext(), wide:
+    with settling(scaling) if factors else contextlib.nullcontext(), wide, refusing():
         out = the_tensor(net(*args, **kwargs), output)
     if factors:
         scaling.check()

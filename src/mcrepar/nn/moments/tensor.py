@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ LARGEST_RATIO = 1e30  # of variances, whose squares are finite
 TIES = 1e-3  # added to variances of 1: outputs whose noise is the same number have no Cholesky factor
 SAMPLED = "draws=100 (draws=1 in elbo)"  # what to do where mean and variance are not to be had
 Rule = Callable[..., Any]  # rule(func, *args, **kwargs): the result of func(*args, **kwargs), with mean and variance
+
+
+_REFUSED: ContextVar[MethodError | None] = ContextVar("what went past the rules", default=None)
 
 
 class Row(NamedTuple):
@@ -181,11 +185,13 @@ class MomentTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Whatever comes here went past the rules."""
-        raise MethodError(
+        refused = MethodError(
             f"draws='moments' with {operation(func)}, an operation below torch's functions",
             "no rule can be found for it: torch.tensor(x), torch.func.vmap and scripted functions go there directly",
             f"{SAMPLED}, or torch's functions, which have rules",
         )
+        _REFUSED.set(refused)
+        raise refused
 
 
 @lru_cache(maxsize=1024)
@@ -207,6 +213,21 @@ def refusal(name: str, instead: str | None = None) -> MethodError:
         return MethodError(asked, why, SAMPLED)
     rule = instead or f"mcrepar.nn.moments.rules.MOMENT_RULES[{name.split()[0]!r}] = a rule of your own"
     return MethodError(asked, "there is no rule for mean and variance of its result", f"{SAMPLED}, or {rule}")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A context whose refusals come out of scripted functions too: TorchScript makes errors of its own of them."""
+    token = _REFUSED.set(None)
+    try:
+        yield
+    except RuntimeError:
+        refused = _REFUSED.get()
+        if refused is None:
+            raise
+        raise refused from None
+    finally:
+        _REFUSED.reset(token)
 
 
 def check_graph(x: MomentTensor) -> None:
