@@ -14,7 +14,7 @@ from torch.func import functional_call
 import mcrepar
 from mcrepar import BayesianModule, MethodError, ParameterError, bayesian, calibrate_moments, posterior, predict
 from mcrepar.nn.calibration import MomentFactor
-from mcrepar.nn.moments.moment_pass import check_moments, moment_pass
+from mcrepar.nn.moments.moment_pass import check_moments, moment_pass, moments_of_parts
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
 from mcrepar.nn.rank1 import RankOne
 from tests.conftest import seeded
@@ -236,6 +236,15 @@ def test_members_are_a_mixture():
     torch.testing.assert_close(got.samples.mean(0), got.mean)
     calibrate_moments(bnn, X)
     assert len(bnn.calibration.moment_factors) == 3
+
+
+def test_every_member_has_norm_statistics_of_its_own():
+    bnn = bayesian(Residual(), structure="rank1", members=3).calibrate(IMAGES).eval()
+    held = [moments_of_parts(bnn, k)[bnn] for k in range(3)]
+    for name in (name for name, _ in bnn.net.named_buffers() if name.endswith("running_mean")):
+        for k in range(3):
+            assert torch.equal(held[k][name], bnn.calibration.pooled[k][name])
+            assert not torch.equal(held[k][name], held[k - 1][name])
 
 
 def test_a_network_by_hand():
