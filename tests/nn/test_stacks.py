@@ -1,5 +1,6 @@
 """Draws that run at once give what draws one after the other give, and what cannot run at once is left as it is."""
 
+import pickle
 import warnings
 from fnmatch import fnmatch
 
@@ -11,6 +12,8 @@ import mcrepar
 from mcrepar import bayesian, elbo, predict
 from mcrepar.likelihoods import Likelihood, Normal
 from mcrepar.nn import stacks
+from mcrepar.nn.calibration import complete
+from mcrepar.nn.swap import run
 from tests.conftest import seeded
 from tests.nn.networks import NETS, randn
 
@@ -342,3 +345,17 @@ def test_a_network_that_has_not_run_and_one_with_hooks_are_not_repeated():
     assert stacks.run_repeated(bnn, 4, (x,), {}, None) is not None
     bnn.net[0].register_forward_hook(lambda *args: None)
     assert stacks.run_repeated(bnn, 4, (x,), {}, None) is None
+
+
+def test_members_with_norm_statistics_of_their_own_run_one_after_the_other():
+    """Every draw of a prediction has those of its member."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    bnn, x = bayesian(net, structure="rank1", members=3), torch.randn(32, 3)
+    twin = pickle.loads(pickle.dumps(bnn.calibrate(x))).eval()  # noqa: S301  # our own bytes
+    twin.calibration.warned = True
+    got = predict(twin, x, draws=6, generator=seeded(0)).samples
+    rng = seeded(0)
+    for k, out in enumerate(got):
+        wanted = run(twin, complete(twin, twin.draw(rng, k % 3), k % 3), x)
+        torch.testing.assert_close(out, wanted.detach())

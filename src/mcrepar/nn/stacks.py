@@ -81,6 +81,8 @@ def stack_size(bnn: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     """
     if not isinstance(bnn, BayesianModule) or frozen_weights(bnn) is not None or bnn.calibration.kept is not None:
         return 1
+    if bnn.members > 1 and bnn.calibration.layers:  # a stack has one set of norm statistics
+        return 1
     with alone(bnn):  # in the mode in which it will run
         leaves, _ = pytree.tree_flatten((args, dict(kwargs)))
         shapes = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
