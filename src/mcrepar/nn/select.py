@@ -208,9 +208,8 @@ def unit(place: Place, relative: str) -> float:
 def _inputs(layer: nn.Module, name: str) -> int:
     """How many inputs a unit of a parameter sums up; 1 where every number enters by itself."""
     own = {n: p for n, p in layer._parameters.items() if p is not None}
-    if BIAS_NAME.search(name) and not TABLE_NAME.search(
-        name
-    ):  # as the weight of its name (bias_hh_l0 has weight_hh_l0)
+    table = TABLE_NAME.search(name) is not None
+    if BIAS_NAME.search(name) and not table:  # as the weight of its name (bias_hh_l0 has weight_hh_l0)
         weights = [n for n, p in own.items() if p.dim() > 1 and not BIAS_NAME.search(n)]
         same = name.replace("bias", "weight")
         name = same if same in weights else next(iter(weights), name)
@@ -223,7 +222,7 @@ def _inputs(layer: nn.Module, name: str) -> int:
     if not isinstance(layer, LAYERS) and not (bias is not None and bias.shape == weight.shape[:1]):
         if bias is not None and weight.dim() == 2 and bias.shape == weight.shape[1:]:  # it tells which side outputs are
             return len(weight)
-        if TABLE_NAME.search(name) or (weight.dim() > 2 and len(weight) == 1):
+        if table or (weight.dim() > 2 and len(weight) == 1):
             return 1
     return weight[0].numel()
 
