@@ -139,10 +139,39 @@ def copies(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any,
     return found
 
 
+def one_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Copies of the arguments whose last example is there twice; None where they hold more than tensors and numbers.
+
+    >>> one_more((torch.tensor([3, 5]), 7), {})
+    ((tensor([3, 5, 5]), 7), {})
+    """
+    leaves = pytree.tree_leaves((args, dict(kwargs)), lambda part: isinstance(part, PackedSequence))
+    batch, known = examples(args, kwargs), (Tensor, int, float, str, type(None))
+    if not batch or not all(isinstance(leaf, known) for leaf in leaves):
+        return None
+    own: dict[int, Tensor] = {}  # as in `copies`
+
+    def longer(tensor: Tensor) -> Tensor:
+        again = tensor.dim() > 0 and len(tensor) == batch
+        return own.setdefault(id(tensor), torch.cat([tensor, tensor[-1:]]) if again else tensor.clone())
+
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, longer, (args, dict(kwargs)))
+    return found
+
+
 def examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """The number of examples of a batch: the length of the first tensor that is passed."""
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
-    return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+    """The number of examples of a batch: the length of the first tensor that is passed, or of what is packed there.
+
+    >>> examples((nn.utils.rnn.pack_sequence([torch.ones(5, 3), torch.ones(2, 3)]),), {})
+    2
+    """
+    leaves = pytree.tree_leaves((args, dict(kwargs)), lambda part: isinstance(part, PackedSequence))
+    for leaf in leaves:
+        if isinstance(leaf, PackedSequence):
+            return int(leaf.batch_sizes[0])
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return len(leaf)
+    return 1
 
 
 def real_tensors(x: Any) -> Iterator[tuple[str, Tensor]]:

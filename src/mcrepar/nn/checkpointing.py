@@ -52,16 +52,6 @@ def remember_as(again: Around) -> None:
         _surround(frame, again)
 
 
-def saves_for_recomputing() -> bool:
-    """Whether what is saved for backward here goes through hooks, as it does in a checkpointed region."""
-    return _hooks() is not None
-
-
-def _hooks() -> Any:
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return None if top is None else top(True)
-
-
 def _surround(frame: Any, again: Around) -> None:
     if not isinstance(frame.recompute_fn, _Again):
         frame.recompute_fn = _Again(again, frame.recompute_fn)
@@ -73,7 +63,8 @@ def _frame() -> Any:
     torch has no public way to ask: where the hooks of another torch look different, there is no region, and what runs
     again is refused.
     """
-    top = _hooks() if torch.is_grad_enabled() else None
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    top = hooks(True) if hooks is not None and torch.is_grad_enabled() else None
     if top is None:
         return None
     cells = getattr(top[0], "__closure__", None) or ()

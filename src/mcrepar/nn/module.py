@@ -68,7 +68,7 @@ class BayesianModule(nn.Module):
             )
             self.names[key] = place.names
         self.slots = Slots(net, [place for place, _ in chosen])
-        # under "auto", which weights have noise of their own for every example, and whether a forward has shown it
+        # which weights have noise of their own for every example, and whether a forward has shown it
         self.examplewise, self.tried = noise_of_examples((o.posterior, place) for place, o in chosen), False
         self.calibration, self.groups = Calibration(net), Groups()
         settle(self)

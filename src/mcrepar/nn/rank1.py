@@ -29,6 +29,7 @@ from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError, ParameterError
 from mcrepar.nn.batches import examples
 from mcrepar.nn.forwards.factored_weight import FactoredWeight
+from mcrepar.nn.forwards.layer_rows import dimensions, look, plain
 from mcrepar.nn.random_tensor import Options, RandomTensor, each_named, random_tensors
 from mcrepar.nn.select import Place
 from mcrepar.nn.swap import run
@@ -169,11 +170,27 @@ def _batch_first(net: nn.Module) -> bool:
 
 def _count(net: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """The number of examples of a batch, which torch's attention and transformers may have in dimension 1, or not."""
-    begins = next(m for m in net.modules() if not isinstance(m, nn.Sequential))
+    begins = _transformer(net)
     x = next((x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor) and x.dim()), None)
-    if x is None or all(type(begins).forward is not kind.forward for kind in TRANSFORMERS):
+    if x is None or begins is None:
         return examples(args, kwargs)
     return x.shape[0 if _batch_first(begins) else 1] if x.dim() == 3 else 1
+
+
+def _transformer(net: nn.Module) -> nn.Module | None:
+    """Torch's attention or transformer that a network is or begins with: it says where the examples are."""
+    begins = next(m for m in net.modules() if not isinstance(m, nn.Sequential))
+    return begins if any(type(begins).forward is kind.forward for kind in TRANSFORMERS) else None
+
+
+def _find_rows(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Find once which layers see examples, and in which dimension; others have one pair of factors for the batch."""
+    seen = look(bnn, args, kwargs)
+    found, bnn.tried = dimensions(seen), bool(seen)
+    for tensor in random_tensors(bnn).values():
+        assert isinstance(tensor, RankOne)
+        tensor.axis = max(tensor.axis, found.get(tensor.name, 0) or 0)
+    bnn.examplewise = {t.name for t in random_tensors(bnn).values()} - {n for n, k in found.items() if k is None}
 
 
 # ---- what can be chosen
@@ -289,12 +306,17 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
             why, instead = "a graph cannot choose one of them", "bnn.to_module(bnn.draw(member=0)), or any other member"
             raise MethodError(f"torch.export of a network with members={bnn.members}", why, instead)
         return run(bnn, bnn.draw(), *args, **kwargs)
+    if not (bnn.tried or transformed() or _transformer(bnn.net)) and plain(bnn):
+        _find_rows(bnn, args, kwargs)
     start = torch.randint(bnn.members, ()) if bnn.members > 1 else 0
     first = start if transformed() else int(start)  # neither a graph nor vmap reads a number
     found = factors(bnn, max(_count(bnn.net, args, kwargs), 1), first)  # an empty batch has an empty output
 
     def factored(tensor: RandomTensor | RankOne) -> Tensor:
         assert isinstance(tensor, RankOne)
-        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, *found[tensor.name])
+        r, s = found[tensor.name]
+        if bnn.tried and tensor.name not in bnn.examplewise:
+            r, s = r[:1], None if s is None else s[:1]
+        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, r, s)
 
     return run(bnn, each_named(bnn, factored), *args, **kwargs)

@@ -344,11 +344,10 @@ def test_an_antithetic_layer_that_is_called_twice_has_one_sample():
 
 
 def test_antithetic_refuses_rows_that_belong_to_no_example():
-    bnn = bayesian(
-        nn.Sequential(nn.Flatten(0, 1), nn.Unflatten(0, (5, -1)), nn.Linear(2, 2)), "normal", forward="antithetic"
-    )
-    with pytest.raises(MethodError, match="5 rows for a batch of 2 examples"):
-        bnn(torch.ones(2, 5, 2))
+    """Three rows of a batch of two, which no batch of three can be made into."""
+    net = nn.Sequential(nn.Flatten(0, 1), nn.Unflatten(0, (3, 4)), nn.Linear(4, 2))
+    with pytest.raises(MethodError, match="3 rows for a batch of 2 examples"):
+        bayesian(net, "normal", forward="antithetic")(torch.ones(2, 6))
 
 
 def test_local_radial_refuses_rows_that_share_a_draw():
@@ -454,13 +453,15 @@ def test_a_first_forward_that_is_taken_back_leaves_no_trace():
     assert bnn.net.norm.num_batches_tracked == 1
 
 
-def test_a_first_forward_runs_at_most_twice_however_many_layers_share_a_sample():
-    """Once with noise for every example, once more for the weights of attention that are used outside of layers."""
+def test_a_first_forward_runs_thrice_however_many_layers_share_a_sample():
+    """Once on the batch and once on a larger one to look, and once for its output."""
     net, runs = nn.TransformerEncoderLayer(4, 2, 3, batch_first=True), []
     layers = nn.Sequential(*(copy.deepcopy(net) for _ in range(3)))
     layers[0].register_forward_pre_hook(lambda *_: runs.append(1))
-    bayesian(layers, "normal", forward="auto")(torch.ones(5, 6, 4))
-    assert len(runs) <= 2
+    bnn = bayesian(layers, "normal", forward="auto")
+    for forwards_so_far in (3, 4):
+        bnn(torch.ones(5, 6, 4))
+        assert len(runs) == forwards_so_far
 
 
 def test_other_rows_later_on_cost_the_noise_of_examples_nothing():

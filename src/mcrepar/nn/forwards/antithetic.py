@@ -16,7 +16,8 @@ from torch import Tensor
 from mcrepar.errors import MethodError
 from mcrepar.nn.batches import examples
 from mcrepar.nn.forwards import flipout
-from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, run_layers
+from mcrepar.nn.forwards.layer_rows import run_examples
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight
 from mcrepar.nn.swap import Draw
 
 if TYPE_CHECKING:
@@ -54,4 +55,4 @@ def _mirrored(drawn: Draw, weight: Any) -> Any:
 
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, the noise of the second half of the examples being that of the first with another sign."""
-    return run_layers(partial(_output, examples(args, kwargs), bnn.draw()), bnn, args, kwargs, drawn=True)
+    return run_examples(partial(_output, examples(args, kwargs), bnn.draw()), bnn, args, kwargs, drawn=True)

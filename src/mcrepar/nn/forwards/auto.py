@@ -1,27 +1,26 @@
 """Dense layers draw their output for every example; all other layers share one sample of the weights per batch.
 
 Flipout would double the cost of a convolution and take away a fifth of the gradient's variance. Recurrent layers,
-attention, embeddings, shared weights, dense layers that run twice or on other rows than the examples, and networks
-whose output has no row per example share one sample too. The first forward finds the last three; its changes of buffers
-and random numbers are undone. A network that is compiled before it ran has one sample per batch.
+attention, embeddings, shared weights, dense layers that run twice or on other rows than the examples, weights that go
+elsewhere, and networks whose output has no row per example share one sample too. A look before the first forward finds
+the last four (`layer_rows`). A network that is compiled before it ran has one sample per batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
 from mcrepar.nn import swap
 from mcrepar.nn.batches import examples
-from mcrepar.nn.checkpointing import saves_for_recomputing
 from mcrepar.nn.forwards import local
+from mcrepar.nn.forwards.layer_rows import has_rows, look, plain
 from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, OneSample, run_layers
 from mcrepar.nn.select import Place
 
@@ -65,13 +64,11 @@ class _Layers:
         return apply(x, weight, bias)
 
     def run(self, bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The network's output, or which weights must have one sample, which is drawn together with all others."""
+        """The network's output, or which weights must have one sample."""
         out = run_layers(self.output, bnn, args, kwargs, bnn.examplewise, samples=self.samples)
         if torch.compiler.is_compiling():
             return out
-        if not bnn.tried and self.samples:
-            raise OneSample(set(self.samples), "its layer sees other rows than the examples, or it is used elsewhere")
-        if self.own_noise and not _has_rows(out, self.batch):
+        if self.own_noise and not has_rows(out, self.batch):
             raise OneSample(set(bnn.examplewise), f"no output of the network has {self.batch} rows, one per example")
         return out
 
@@ -79,56 +76,15 @@ class _Layers:
 def run(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The network's output, dense layers drawing their own."""
     compiling = torch.compiler.is_compiling()
-    if torch.compiler.is_exporting() or not (bnn.tried if compiling else _plain(bnn)):
+    if torch.compiler.is_exporting() or not (bnn.tried if compiling else plain(bnn)):
         return swap.run(bnn, bnn.draw(), *args, **kwargs)
+    if bnn.examplewise and not bnn.tried:
+        found = look(bnn, args, kwargs)
+        bnn.examplewise, bnn.tried = bnn.examplewise.intersection(*(seen.dense for seen in found)), bool(found)
     while bnn.examplewise:
         layers = _Layers(examples(args, kwargs))
-        if compiling:
-            return layers.run(bnn, args, kwargs)
-        restore = _nothing if bnn.tried else _remembered(bnn)
         try:
-            if not bnn.tried and saves_for_recomputing():
-                with torch.no_grad():  # an attempt saves nothing that a checkpoint would count
-                    layers.run(bnn, args, kwargs)
-                restore()
-            out = layers.run(bnn, args, kwargs)
-        except OneSample as found:
-            restore()
-            bnn.examplewise -= found.names
-        else:
-            bnn.tried = True
-            return out
+            return layers.run(bnn, args, kwargs)
+        except OneSample as error:
+            bnn.examplewise = bnn.examplewise - error.names
     return swap.run(bnn, bnn.draw(), *args, **kwargs)
-
-
-def _has_rows(out: Any, batch: int) -> bool:
-    """Whether a tensor of the output has a row per example; an object that hides its tensors may have one."""
-    leaves = pytree.tree_leaves(out)
-    return any(not isinstance(leaf, Tensor) or (leaf.dim() > 0 and len(leaf) == batch) for leaf in leaves)
-
-
-def _plain(bnn: BayesianModule) -> bool:
-    """Whether parameters are ordinary tensors, as which a layer can meet them: no shards, nothing that is exported."""
-    first: Any = next(iter(bnn.latents._modules.values()))
-    return type(first.log_scale) in (Tensor, nn.Parameter)
-
-
-def _nothing() -> None:
-    return
-
-
-def _remembered(bnn: BayesianModule) -> Callable[[], None]:
-    """A function that puts buffers and random numbers back to what they are now."""
-    buffers = [(buffer, buffer.clone()) for buffer in bnn.net.buffers()]
-    device = next(bnn.parameters()).device
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    states = torch.get_rng_state(), module and module.get_rng_state(device)
-
-    def restore() -> None:
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        torch.set_rng_state(states[0])
-        if module is not None:
-            module.set_rng_state(states[1], device)
-
-    return restore

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.errors import MethodError
-from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location, run_layers
+from mcrepar.nn.forwards.layer_rows import run_examples
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location
 from mcrepar.nn.random_tensor import RandomTensor
 from mcrepar.nn.select import Place
 
@@ -50,4 +51,4 @@ def _signs(like: Tensor, channel: int) -> Tensor:
     return torch.full(shape, 0.5, dtype=like.dtype, device=like.device).bernoulli().mul_(2).sub_(1)
 
 
-run = partial(run_layers, output)
+run = partial(run_examples, output)

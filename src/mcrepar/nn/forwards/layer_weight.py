@@ -30,6 +30,12 @@ PROPERTIES = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is
     "is_meta", "is_mkldnn", "is_nested", "is_quantized", "is_sparse", "is_mps", "is_xpu", "grad_fn"}  # fmt: skip
 
 
+def looks(func: Any) -> bool:
+    """Whether a function only looks at a tensor's shape, dtype or device."""
+    name = getattr(func, "__name__", "")
+    return name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES)
+
+
 class Weight(Tensor):
     """A weight whose layers run by a rule of their own; looking at its shape or dtype is allowed, all else is not."""
 
@@ -47,8 +53,7 @@ class Weight(Tensor):
             return cls.embedding(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return cls.attention(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name in LOOKS or (name == "__get__" and getattr(func.__self__, "__name__", "") in PROPERTIES):
+        if looks(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         return cls.elsewhere(func, args, kwargs)

@@ -12,7 +12,8 @@ from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.posterior import Posterior
 from mcrepar.distributions.random import Source
 from mcrepar.errors import MethodError
-from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location, run_layers
+from mcrepar.nn.forwards.layer_rows import run_examples
+from mcrepar.nn.forwards.layer_weight import Apply, LayerWeight, check_layers, location
 from mcrepar.nn.random_tensor import RandomTensor
 from mcrepar.nn.select import Place
 
@@ -67,4 +68,4 @@ def _bias_noise(tensor: RandomTensor, out: Tensor, channel: int) -> Tensor:
     return (scale * xi).reshape(shape)
 
 
-run = partial(run_layers, output)
+run = partial(run_examples, output)
