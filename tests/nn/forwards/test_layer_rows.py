@@ -162,6 +162,15 @@ def test_a_layer_inside_of_vmap_has_one_sample():
     assert bnn.examplewise == {"last.weight", "last.bias"}
 
 
+@pytest.mark.parametrize("forward", ["local", "flipout", "antithetic"])
+def test_what_is_exported_draws_one_sample_a_call(forward):
+    bnn, x = bayesian(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), "normal", forward=forward), torch.ones(5, 4)
+    program = torch.export.export(bnn.eval(), (x,)).module()
+    first, again = program(x), program(x)
+    assert_equal_along(first, 0)
+    assert not torch.equal(first, again)
+
+
 # ---- a look leaves no trace
 
 

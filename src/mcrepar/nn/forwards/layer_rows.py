@@ -127,6 +127,8 @@ def run_examples(
         kwargs: of its forward.
         drawn: whether the rule draws nothing any more.
     """
+    if torch.compiler.is_exporting():  # whose tensors cannot be met as weights; what is exported predicts
+        return run(bnn, bnn.draw(), *args, **kwargs)
     if not bnn.tried and not torch.compiler.is_compiling() and plain(bnn):
         found = look(bnn, args, kwargs)
         others = {name for name, k in dimensions(found).items() if k != 0}
