@@ -317,6 +317,6 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
         r, s = found[tensor.name]
         if bnn.tried and tensor.name not in bnn.examplewise:
             r, s = r[:1], None if s is None else s[:1]
-        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, r, s)
+        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, r, s).watched(tensor.name)
 
     return run(bnn, each_named(bnn, factored), *args, **kwargs)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from mcrepar import bayesian
+from mcrepar import MethodError, bayesian
 from tests.conftest import seeded
 
 OWN = ("auto", "local", "flipout", "antithetic", "rank1")  # ways in which examples have noise of their own
@@ -146,6 +146,15 @@ def test_auto_draws_a_weight_that_meets_no_rule(build, name):
     bnn(torch.ones(5, 4)).sum().backward()
     assert bool(bnn.latents[f"layer/{name}"].log_scale.grad.any())
     assert not {f"layer.{name}", "unused.weight"} & bnn.examplewise
+
+
+@JIT
+@pytest.mark.parametrize("forward", OWN[1:])
+def test_a_weight_that_goes_past_its_rule_has_no_gradient(forward):
+    bnn = bayesian(Traced(), "normal", select=["layer.weight", "unused.weight"], **way(forward))
+    out = bnn(torch.ones(5, 4)).sum()
+    with pytest.raises(MethodError, match=r"layer\.weight .*: it went into a function that asks no rule"):
+        out.backward()
 
 
 def test_a_layer_inside_of_vmap_has_one_sample():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
+from mcrepar.distributions.random import transformed
 from mcrepar.errors import MethodError
 from mcrepar.nn.batches import examples
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
@@ -57,6 +58,22 @@ class Weight(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         return cls.elsewhere(func, args, kwargs)
+
+    def watched(self, name: str) -> Self:
+        """The weight, whose gradient is refused: rules use the tensor behind it, and what goes past them has no noise.
+
+        Functions of torch.jit ask no rule.
+        """
+
+        def refuse(gradient: Tensor) -> None:
+            where, _, instead = self.refusal
+            why = "it went into a function that asks no rule, as those of torch.jit, and had no noise there"
+            raise MethodError(f"{name} {where}", why, instead)
+
+        with torch._C.DisableTorchFunctionSubclass():
+            if self.requires_grad and not transformed():
+                self.register_hook(refuse)  # type: ignore[no-untyped-call]
+        return self
 
     @classmethod
     @abstractmethod
@@ -227,7 +244,7 @@ def run_layers(
     for names, tensor in random.items():
         assert isinstance(tensor, RandomTensor)
         if only is None or tensor.name in only:
-            weights |= dict.fromkeys(names, LayerWeight.of(tensor, rule, once))
+            weights |= dict.fromkeys(names, LayerWeight.of(tensor, rule, once).watched(tensor.name))
     try:
         return run(bnn, weights, *args, **kwargs)
     finally:
