@@ -175,3 +175,23 @@ def test_factors_of_a_table_that_is_rescaled_in_place_train():
     bnn, y = bayesian(net, structure="rank1"), torch.tensor([0, 1, 2])
     mcrepar.elbo(bnn, "categorical", torch.tensor([0, 3, 3]), y, data_size=3).loss.backward()
     assert all(p.grad is not None for p in bnn.parameters())
+
+
+AWAY = [prior("normal", scale=0.1), prior("hierarchical"), td.Normal(0.0, 0.3)]
+NEAR = [prior("normal", loc=1.0, scale=0.1), prior("hierarchical", loc_scale=3.0), prior("normal"), "normal", None]
+
+
+@pytest.mark.parametrize("p", AWAY, ids=repr)
+def test_a_prior_around_0_over_factors_is_warned_of(p):
+    with pytest.warns(UserWarning, match=r"nats below that near 0\.0.* loc=1\.0, scale=0\.1") as seen:
+        bayesian(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), "normal", p, structure="rank1")
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("p", NEAR, ids=repr)
+def test_a_prior_around_1_over_factors_is_not_warned_of(p):
+    bayesian(nn.Linear(3, 2), "normal", p, structure="rank1")
+
+
+def test_a_prior_over_weights_may_be_around_0():
+    bayesian(nn.Linear(3, 2), "normal", AWAY[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from mcrepar.nn.select import Overrides, Place, check_overrides, options_of, uni
 from mcrepar.validation import real_number, whole_number
 
 STRUCTURES = ("weights", "rank1")
+NATS_AWAY = 2.0  # as a Normal prior has at two standard deviations
 PRIOR, SCALE, LOC_SCALE, RELATIVE = "hierarchical", 0.3, 3.0, "fan_in"  # the default prior over weights
 
 
@@ -62,7 +64,28 @@ def chosen_options(
         if options.prior.relative and not factored:
             options = replace(options, prior=options.prior.in_units(unit(place, options.prior.relative)))
         out.append((place, options))
+    if factored:
+        _warn_away_from_one({repr(options.prior): options.prior for _, options in out})
     return out
+
+
+def _warn_away_from_one(priors: Mapping[str, Prior]) -> None:
+    """Say which priors are much lower at 1, where factors are, than elsewhere; a name is put around 1, no object is."""
+    for name, p in priors.items():
+        tensors = p.tensors.values()
+        if p.relative or p.words or p.shape or p.simplex or p.density.joint or any(t.numel() > 1 for t in tensors):
+            continue
+        device = next((t.device for t in tensors), "cpu")
+        at = torch.arange(-199, 300, 4, dtype=torch.float64, device=device) / 100  # not at 0: some have a pole there
+        with torch.no_grad():
+            density, here = p.log_prob(at), p.log_prob(torch.ones_like(at[:1]))
+        if (lower := float(density.max() - here)) > NATS_AWAY:
+            warnings.warn(
+                f"structure='rank1' with {name}: factors are near 1, where its log density is {lower:.3g} nats below "
+                f"that near {float(at[density.argmax()]):.1f}, so every factor is pulled there and the KL is large. "
+                "Use a prior around 1, such as mcrepar.prior('normal', loc=1.0, scale=0.1).",
+                stacklevel=4,
+            )
 
 
 def default_prior() -> Prior:
