@@ -22,6 +22,7 @@ from mcrepar.nn.calibration import Calibration, any_member, complete, pool_stati
 from mcrepar.nn.checkpointing import remember_as
 from mcrepar.nn.description import packed, unpack
 from mcrepar.nn.forwards import FORWARDS
+from mcrepar.nn.forwards.attention import keep_padded
 from mcrepar.nn.forwards.auto import noise_of_examples
 from mcrepar.nn.groups import Groups, refuse_shards
 from mcrepar.nn.locks import note_training
@@ -67,6 +68,7 @@ class BayesianModule(nn.Module):
                 RankOne(place, options, members, axis_of(net, place)) if members else RandomTensor(*whole)
             )
             self.names[key] = place.names
+        keep_padded(net, {owner for place, _ in chosen for owner in place.owners})
         self.slots = Slots(net, [place for place, _ in chosen])
         # which weights have noise of their own for every example, and whether a forward has shown it
         self.examplewise, self.tried = noise_of_examples((o.posterior, place) for place, o in chosen), False

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mcrepar import ParameterError
+from mcrepar import ParameterError, bayesian
 from mcrepar.nn.forwards.attention import attend
 from tests.conftest import seeded
 
@@ -69,3 +69,17 @@ def test_a_causal_mask_may_be_announced(need_weights):
     options = {"need_weights": need_weights, "attn_mask": mask, "is_causal": True}
     out, found = attend(*parts, HEADS, None, None, False, 0.0, **options)
     torch.testing.assert_close((net.out_proj(out), found), net(x, x, x, **options))
+
+
+@pytest.mark.parametrize(
+    "options", [{"select": "layers.1*"}, {"select": "layers.1.linear*.weight", "structure": "rank1"}]
+)
+def test_an_encoder_whose_first_layer_is_plain_takes_padded_inputs(options):
+    """Torch's fast path would make a nested tensor there, which the next layer refuses."""
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    bnn, x = bayesian(net, "normal", **options).eval(), torch.ones(2, 5, 8)
+    with torch.no_grad():
+        out = bnn(x, src_key_padding_mask=torch.tensor([[False] * 4 + [True], [False] * 5]))
+    assert out.shape == x.shape
+    plain = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    assert bayesian(plain, "normal").net.use_nested_tensor  # what needs no change is left as it is

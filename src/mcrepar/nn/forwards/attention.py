@@ -1,12 +1,13 @@
-"""What multi-head attention does between the projections of its inputs and that of its outputs."""
+"""What multi-head attention does between its projections, and how an encoder with random weights runs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcrepar.errors import ParameterError
 
@@ -56,6 +57,20 @@ def attend(
     logits = q @ k.mT / math.sqrt(size)
     weights = F.dropout((logits if mask is None else logits + mask).softmax(-1), rate)
     return (weights @ v).permute(2, 0, 1, 3).flatten(2), weights.mean(1) if average_attn_weights else weights
+
+
+def keep_padded(net: nn.Module, owners: Set[nn.Module]) -> None:
+    """Let an encoder whose first layer is plain make no nested tensor of padded inputs: later layers could not take it.
+
+    Args:
+        net: the network.
+        owners: the layers that have random weights.
+    """
+    for encoder in net.modules():
+        if isinstance(encoder, nn.TransformerEncoder):
+            first, *later = [bool(owners & set(layer.modules())) for layer in encoder.layers]
+            if not first and any(later):
+                encoder.use_nested_tensor = False
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
