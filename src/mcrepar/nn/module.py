@@ -72,6 +72,7 @@ class BayesianModule(nn.Module):
         self.slots = Slots(net, [place for place, _ in chosen])
         # which weights have noise of their own for every example, and whether a forward has shown it
         self.examplewise, self.tried = noise_of_examples((o.posterior, place) for place, o in chosen), False
+        self.unmet: set[str] = set()  # weights that met no layer there
         self.calibration, self.groups = Calibration(net), Groups()
         settle(self)
 

@@ -186,7 +186,7 @@ def _transformer(net: nn.Module) -> nn.Module | None:
 def _find_rows(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Find once which layers see examples, and in which dimension; others have one pair of factors for the batch."""
     seen = look(bnn, args, kwargs)
-    found, bnn.tried = dimensions(seen), bool(seen)
+    found, bnn.tried, bnn.unmet = dimensions(seen), bool(seen), seen[0].unmet if seen else set()
     for tensor in random_tensors(bnn).values():
         assert isinstance(tensor, RankOne)
         tensor.axis = max(tensor.axis, found.get(tensor.name, 0) or 0)
@@ -317,6 +317,7 @@ def rank_one(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, An
         r, s = found[tensor.name]
         if bnn.tried and tensor.name not in bnn.examplewise:
             r, s = r[:1], None if s is None else s[:1]
-        return FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, r, s).watched(tensor.name)
+        weight = FactoredWeight.of(tensor.name, tensor.weight, tensor.axis, r, s)
+        return weight.watched(tensor.name) if tensor.name in bnn.unmet else weight
 
     return run(bnn, each_named(bnn, factored), *args, **kwargs)

@@ -73,6 +73,11 @@ class Look:
     rows: bool  # whether an output has a row per example
 
     @property
+    def unmet(self) -> set[str]:
+        """The weights that no function asked for a rule: they are not used, or go into one that asks none."""
+        return {name for name, calls in self.calls.items() if not calls}
+
+    @property
     def dense(self) -> set[str]:
         """The weights of dense layers that run once, each row of their input being an example."""
         rows = {name: _rows(calls[0]) for name, calls in self.calls.items() if len(calls) == 1}
@@ -133,7 +138,7 @@ def run_examples(
         found = look(bnn, args, kwargs)
         others = {name for name, k in dimensions(found).items() if k != 0}
         bnn.examplewise = {tensor.name for tensor in random_tensors(bnn).values()} - others
-        bnn.tried = bool(found)
+        bnn.tried, bnn.unmet = bool(found), found[0].unmet if found else set()
     return run_layers(rule, bnn, args, kwargs, bnn.examplewise if bnn.tried else None, drawn=drawn)
 
 

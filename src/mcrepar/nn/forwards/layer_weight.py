@@ -244,7 +244,8 @@ def run_layers(
     for names, tensor in random.items():
         assert isinstance(tensor, RandomTensor)
         if only is None or tensor.name in only:
-            weights |= dict.fromkeys(names, LayerWeight.of(tensor, rule, once).watched(tensor.name))
+            weight = LayerWeight.of(tensor, rule, once)
+            weights |= dict.fromkeys(names, weight.watched(tensor.name) if tensor.name in bnn.unmet else weight)
     try:
         return run(bnn, weights, *args, **kwargs)
     finally:
