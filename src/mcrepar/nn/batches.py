@@ -83,12 +83,16 @@ class Batches:
             if k == 0 and not self.whole:
                 self._check_first(leaves)
             # copies: a network that writes to its input finds at every draw what was given
-            own = {id(leaf): leaf.to(device=self.device, copy=True) for leaf in leaves if isinstance(leaf, _MOVED)}
+            own = {id(leaf): self._own(leaf) for leaf in leaves if isinstance(leaf, _MOVED)}
             inputs = pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], spec)
             if isinstance(inputs, Mapping):
                 yield (), dict(inputs)
             else:
                 yield ((inputs,) if isinstance(inputs, Tensor) or hasattr(inputs, "_fields") else tuple(inputs)), {}
+
+    def _own(self, leaf: Any) -> Any:
+        """A copy on the network's device; of what is packed only where it moves, for torch does not copy it."""
+        return leaf.to(device=self.device, **({"copy": True} if isinstance(leaf, Tensor) else {}))
 
     def check_rows(self, rows: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse an output without a row for every example that x was cut into."""
