@@ -20,6 +20,7 @@ from mcrepar.distributions.noise import Noise
 from mcrepar.distributions.random import Source
 from mcrepar.distributions.statistics import Monomial
 from mcrepar.errors import MethodError
+from mcrepar.nn.forwards.layer_rows import LOOKING
 from mcrepar.nn.locks import locked
 from mcrepar.nn.module import BayesianModule
 from mcrepar.nn.random_tensor import RandomTensor, random_tensors
@@ -172,12 +173,16 @@ def capture(
         """A network that runs again before it was tried takes its run of before back (forward="auto")."""
         seen[:] = [use for use in seen if homes[use.layer][0].net is not net or homes[use.layer][0].tried]
 
+    def proper(hook: Callable[..., None]) -> Callable[..., None]:
+        """The hook for forwards proper, not for those that only look at the rows of layers."""
+        return lambda *args: None if LOOKING.get() else hook(*args)
+
     with locked(owner.slots.lock for owner in owners), ExitStack() as stack:  # a hook is seen by all threads
         for layer in homes:  # before the user's hooks, whose output is not the layer's
-            stack.callback(layer.register_forward_hook(keep, prepend=True, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(proper(keep), prepend=True, with_kwargs=True).remove)
         for wrapper in wrappers:
-            stack.callback(wrapper.net.register_forward_hook(keep_inside).remove)
-            stack.callback(wrapper.register_forward_hook(keep_mapped, prepend=True).remove)
+            stack.callback(wrapper.net.register_forward_hook(proper(keep_inside)).remove)
+            stack.callback(wrapper.register_forward_hook(proper(keep_mapped), prepend=True).remove)
         for owner in owners:
             stack.callback(owner.net.register_forward_pre_hook(begin, prepend=True).remove)
         output = run()

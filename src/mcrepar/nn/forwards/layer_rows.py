@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mcrepar.nn.module import BayesianModule
 
 Shape = tuple[int, ...]
+LOOKING: ContextVar[bool] = ContextVar("whether a forward only looks at the rows of layers", default=False)
 
 
 class NotedWeight(Weight):
@@ -91,6 +93,7 @@ def look(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     It is empty where the network takes not even this batch, which the forward proper says better.
     """
     restore, found = _remembered(bnn), list[Look]()
+    token = LOOKING.set(True)
     try:
         with suppress(Exception):
             found.append(_forward(bnn, *copies(args, kwargs)))
@@ -99,6 +102,7 @@ def look(bnn: BayesianModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             if larger is not None:
                 found.append(_forward(bnn, *larger))
     finally:
+        LOOKING.reset(token)
         restore()
     return found
 
