@@ -81,7 +81,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .3, auto": in_fan_in(0.3, forward="auto"),
     "fan-in .5": in_fan_in(0.5),
     "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
-    "fan-in .5, auto, natural": in_fan_in(0.5, forward="auto", adam=0.0, natural=0.4, scale_rate=1e-3),
+    "fan-in .5, auto, natural": in_fan_in(0.5, forward="auto", adam=0.0, natural=0.1, scale_rate=1e-3),
     "fan-in .5, one draw": in_fan_in(0.5, forward="weights"),
     "fan-in .5, radial": in_fan_in(0.5, posterior="radial"),
     "fan-in 1": in_fan_in(1.0),
