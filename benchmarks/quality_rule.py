@@ -10,7 +10,8 @@ from typing import Any
 
 from quality_tables import TWIN, by_method, is_ours, mean_of
 
-ESTIMATORS = Path(__file__).parent / "results" / "estimators.json"
+RESULTS = Path(__file__).parent / "results"
+ESTIMATORS, SCALE_RATES = RESULTS / "estimators.json", RESULTS / "scale_rates.json"
 RULE = (
     "The rule that was written down before the runs: *the validation log predictive density, averaged over data sets, "
     "decides; ties are decided by the OOD AUROC, then by the cost of a step* "
@@ -47,7 +48,7 @@ COMPARED: Sequence[tuple[str, Sequence[str]]] = (
 def rule_block(found: dict[str, Any]) -> list[str]:
     """The rule, the validation part of every setting, and the rule applied to every choice."""
     by = by_method(found)
-    return [RULE, "", *_settings(by, found), "", *_choices(by, found), "", *_priors(by)]
+    return [RULE, "", *_settings(by, found), "", *_choices(by, found), "", *_priors(by), "", *_scale_rates()]
 
 
 def density(runs: Sequence[Any]) -> float:
@@ -139,3 +140,20 @@ def _priors(by: Mapping[str, Mapping[str, list[Any]]]) -> list[str]:
     )
     titles = [*sets, "mean", "Fashion-MNIST", "mean with it"]
     return [head, "", f"| scale, loc_scale | {' | '.join(titles)} |", "|---|" + "---|" * len(titles), *rows]
+
+
+def _scale_rates() -> list[str]:
+    """The learning rate of log scales in a loop of one's own."""
+    found = json.loads(SCALE_RATES.read_text())
+    ratios = list(dict.fromkeys(ratio for loop in found["validation"].values() for ratio in loop))
+    rows = []
+    for name, loop in found["validation"].items():
+        cells = [f"{loop[ratio]['mean']:.3f}" if ratio in loop else "-" for ratio in ratios]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    head = (
+        "The learning rate of log scales over that of means, with the default posterior and Adam: validation log "
+        f"predictive density after {found['steps']:,} steps, the mean over eight data sets with three splits each "
+        "(`benchmarks/scale_rates.py`):"
+    )
+    titles = " | ".join(f"{ratio} x" for ratio in ratios)
+    return [head, "", f"| learning rate of means | {titles} |", "|---|" + "---|" * len(ratios), *rows]
