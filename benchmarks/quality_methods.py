@@ -60,6 +60,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "deterministic, SGD x 4": partial(Deterministic, rate=4.0),
     "deterministic, weight decay .0001": partial(Deterministic, weight_decay=1e-4),
     "deterministic, weight decay .001": partial(Deterministic, weight_decay=1e-3),
+    "deterministic, weight decay .002": partial(Deterministic, weight_decay=2e-3),
     "dropout": Dropout,
     "ensemble of 5": Ensemble,
     "last-layer Laplace": LastLayerLaplace,
