@@ -26,7 +26,7 @@ def test_quick_run_reports_every_case(tmp_path):
     for cases in found["predict over forwards"].values():
         assert set(cases) == {"predict", "predict, calibrated on 32 images"}
         assert min(cases.values()) > 0
-    assert min(found["small network"]["step over deterministic"].values()) > 1
+    assert min(found["small network"]["step over deterministic"].values()) > 0
     assert found["small network"]["predict over forwards"] > 0
 
 

@@ -21,6 +21,10 @@ from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import mcrepar
+
+LIBRARY = mcrepar.__file__.removesuffix("__init__.py")
+
 GPU = "gpu"
 LARGE = 1024  # elements of a float64 tensor from which on it counts
 FREE = {  # operations without a kernel: views, and memory that is not filled
@@ -172,8 +176,8 @@ def place() -> str:
     frame, other = sys._getframe(1), "?"
     while frame is not None:
         path = frame.f_code.co_filename
-        if "/mcrepar/" in path:
-            return f"{path.split('/mcrepar/')[-1]}:{frame.f_lineno}"
+        if path.startswith(LIBRARY):
+            return f"{path.removeprefix(LIBRARY)}:{frame.f_lineno}"
         if other == "?" and path != __file__ and "/torch/" not in path:
             other = f"{path.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
