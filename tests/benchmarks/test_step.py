@@ -26,7 +26,9 @@ def test_quick_run_reports_every_case(tmp_path):
     for cases in found["predict over forwards"].values():
         assert set(cases) == {"predict", "predict, calibrated on 32 images"}
         assert min(cases.values()) > 0
-    assert min(found["small network"]["step over deterministic"].values()) > 0
+    steps = found["small network"]["step over deterministic"]
+    assert set(steps) == {"radial, exact", "normal, exact", "radial, stats, M = 1000", "normal, local"}
+    assert min(steps.values()) > 0
     assert found["small network"]["predict over forwards"] > 0
 
 

@@ -1,6 +1,6 @@
 """Dense layers draw their output for every example; all other layers share one sample of the weights per batch.
 
-Flipout would double the cost of a convolution and take away a fifth of the gradient's variance. Recurrent layers,
+Flipout would double the cost of a convolution, and behind BatchNorm it adds noise to the gradient. Recurrent layers,
 attention, embeddings, shared weights, dense layers that run twice or on other rows than the examples, weights that go
 elsewhere, and networks whose output has no row per example share one sample too. A look before the first forward finds
 the last four (`layer_rows`). A network that is compiled before it ran has one sample per batch.
