@@ -1,8 +1,10 @@
 """Quality of predictions: every method on the same network, data, epochs, augmentation and seeds.
 
-    python benchmarks/quality.py run cifar10-resnet20 deterministic --seed 0 --root DATA --work FOLDER
+    python benchmarks/quality.py choose cifar10-resnet20 deterministic --seed 0 --root DATA --work FOLDER
 
-A run goes on where it was stopped; when it ends it writes one JSON file to benchmarks/results/quality, and
+`choose` scores held-out training images, also corrupted ones, and is for settings that are compared; `run` scores the
+test part, corrupted and out-of-distribution images as well, of a network that `choose` has trained already too. Both go
+on where they were stopped; at the end they write one JSON file to benchmarks/results/quality, and
 `python benchmarks/readme.py` takes it into the tables and into results/quality_runs.csv. The folder DATA holds
 cifar-10-batches-bin, fashion-mnist, mnist and svhn_train_head_nolabels.npz.
 """
@@ -19,7 +21,7 @@ import numpy as np
 import torch
 from quality_learners import Answer, Learner
 from quality_methods import METHODS
-from quality_tasks import TASKS, Parts, Task
+from quality_tasks import TASKS, Parts, Task, corrupted
 from torch import Tensor
 
 import mcrepar
@@ -31,7 +33,7 @@ RESULTS = Path(__file__).parent / "results" / "quality"
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run"], help="train and evaluate one method")
+    parser.add_argument("command", choices=["choose", "run"], help="score the validation part alone, or every part")
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("method", choices=METHODS)
     parser.add_argument("--seed", type=int, default=0)
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where checkpoints and models go")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    record(given.task, given.method, given.seed, given.root, given.work, given.results)
+    record(given.task, given.method, given.seed, given.root, given.work, given.results, given.command == "run")
 
 
 def checkpoint_name(task: str, method: str, seed: int) -> str:
@@ -47,11 +49,11 @@ def checkpoint_name(task: str, method: str, seed: int) -> str:
     return f"{task}-{method.replace(' ', '_').replace(',', '')}-{seed}"
 
 
-def record(task_name: str, method: str, seed: int, root: Path, work: Path, results: Path) -> None:
-    """Train, evaluate and write the record, unless it is there."""
+def record(task_name: str, method: str, seed: int, root: Path, work: Path, results: Path, tested: bool) -> None:
+    """Train, evaluate and write the record, unless it is there; `tested` when it has the scores of the test part."""
     name = checkpoint_name(task_name, method, seed)
     target = results / f"{name}.json"
-    if target.exists():
+    if target.exists() and (not tested or "test" in json.loads(target.read_text())):
         print(f"{name}: there already")
         return
     task = TASKS[task_name]
@@ -61,7 +63,7 @@ def record(task_name: str, method: str, seed: int, root: Path, work: Path, resul
     work.mkdir(parents=True, exist_ok=True)
     checkpoint = work / f"{name}.pt"
     history = {} if learner.restore(work, task_name, seed) else train(task, parts, learner, seed, checkpoint)
-    scores, answers = evaluate(task, parts, learner)
+    scores, answers = evaluate(task, parts, learner, tested)
     np.savez_compressed(work / f"{name}.npz", **{k: a.probs.numpy().astype(np.float16) for k, a in answers.items()})
     results.mkdir(parents=True, exist_ok=True)
     content = {"task": task_name, "method": method, "seed": seed, "epochs": task.epochs, "torch": torch.__version__,
@@ -110,16 +112,21 @@ def train(task: Task, parts: Parts, learner: Learner, seed: int, checkpoint: Pat
     return history
 
 
-def evaluate(task: Task, parts: Parts, learner: Learner) -> tuple[dict[str, Any], dict[str, Answer]]:
-    """Every figure of a trained model, and the answers behind them."""
+def evaluate(task: Task, parts: Parts, learner: Learner, tested: bool) -> tuple[dict[str, Any], dict[str, Answer]]:
+    """Every figure of a trained model, and the answers behind them; without `tested` no test example is looked at."""
     learner.calibrate(parts)
 
     def ask(x: Tensor) -> Answer:
         return learner.predict(parts.prepare(x), task.draws)
 
-    answers = {"validation": ask(parts.validation.x), "test": ask(parts.test.x)}
-    scores: dict[str, Any] = {"validation": scores_of(answers["validation"], parts.validation.y),
-                              "test": scores_of(answers["test"], parts.test.y)}  # fmt: skip
+    answers = {"validation": ask(parts.validation.x)}
+    scores: dict[str, Any] = {"validation": scores_of(answers["validation"], parts.validation.y)}
+    if not tested:
+        for name, split in corrupted(parts.validation).items():
+            scores[f"validation, {name}"] = scores_of(ask(split.x), split.y)
+        return {**scores, **learner.facts()}, answers
+    answers["test"] = ask(parts.test.x)
+    scores["test"] = scores_of(answers["test"], parts.test.y)
     inside = uncertainties(answers["test"])
     for name, x in parts.ood.items():
         answers[f"ood {name}"] = answer = ask(x)

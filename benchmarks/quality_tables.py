@@ -46,11 +46,11 @@ def _interval(values: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f}" if len(values) == 1 else f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
-def by_method(found: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """The runs of tasks with classes: task, method, seeds."""
+def by_method(found: dict[str, Any], part: str = "test") -> dict[str, dict[str, list[Any]]]:
+    """The runs of tasks with classes that have scores of a part: task, method, seeds."""
     by: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for run in found.values():
-        if run["task"] in TITLES:
+        if run["task"] in TITLES and part in run:
             by[run["task"]][run["method"]].append(run)
     return by
 

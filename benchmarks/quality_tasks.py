@@ -1,7 +1,7 @@
 """The work on which methods are compared: data in four parts, a network, a budget.
 
-Settings are chosen on the validation part. Every run is scored on the test part as well, so that the scores of earlier
-settings were in sight when later ones were chosen (docs/posterior_quality.md).
+Settings are chosen on the validation part; `quality.py choose` looks at no other. Most runs are older than this command
+and were scored on the test part as well, while later settings were chosen (docs/posterior_quality.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcrepar.data.batches import augment, channel_statistics, hold_out, standard
 from mcrepar.data.dataset import Split
 from mcrepar.models import model
 
-CORRUPTED = 2000  # test images of every corruption
+CORRUPTED = 2000  # images of every corruption
 VALIDATION = 5000  # training images that are held out
 
 
@@ -100,9 +100,9 @@ CORRUPTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }  # of images between 0 and 1, one severity each
 
 
-def corrupted(test: Split) -> dict[str, Split]:
-    """The first test images, corrupted in every way."""
-    x, y = test.x[:CORRUPTED].float() / 255, test.y[:CORRUPTED]
+def corrupted(part: Split) -> dict[str, Split]:
+    """The first images of a part, corrupted in every way."""
+    x, y = part.x[:CORRUPTED].float() / 255, part.y[:CORRUPTED]
     return {name: Split((255 * f(x).clamp(0, 1)).round().byte(), y) for name, f in CORRUPTIONS.items()}
 
 

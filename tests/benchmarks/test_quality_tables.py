@@ -44,6 +44,16 @@ def found(*runs):
     return {str(place): each for place, each in enumerate([*runs, *uci()])}
 
 
+def test_runs_without_a_test_part_are_compared_by_the_rule_and_shown_in_no_other_table():
+    chosen = {key: value for key, value in run("fan-in .3, auto", 0, nll=0.25, task="fashion-lenet5").items()
+              if key in ("task", "method", "seed", "validation")}  # fmt: skip
+    rows = found(run("fan-in .5, auto", 0, nll=0.25, task="fashion-lenet5"), chosen)
+    assert "fan-in .3" not in "".join(quality_tables.classes_block(rows))
+    text = "\n".join(quality_rule.rule_block(rows))
+    assert "**`fan-in .3, auto`** | -0.250 / - (1)" in text
+    assert "`fan-in .5, auto` -0.250 = `fan-in .3, auto` -0.250" in text
+
+
 def test_corruptions_are_averaged():
     row = quality_tables.classes_block(found(run("rank1 normal .3", 0)))[-1]
     assert row.split(" | ")[-2:] == ["0.600", "0.300 |"]
