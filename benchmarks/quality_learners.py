@@ -115,11 +115,24 @@ def probabilities(net: nn.Module, x: Tensor) -> Tensor:
 
 
 class Deterministic(Learner):
-    """The plain network; `rate` multiplies the task's learning rate, `weight_decay` takes the place of the task's."""
+    """The plain network.
 
-    def __init__(self, task: Task, data_size: int, rate: float = 1.0, weight_decay: float | None = None) -> None:
+    Args:
+        task: the work.
+        data_size: the number of training examples.
+        rate: multiplies the task's learning rate of SGD.
+        weight_decay: in the place of the task's.
+        adam: the learning rate of Adam, without weight decay, in the place of SGD; 0 for SGD.
+    """
+
+    def __init__(
+        self, task: Task, data_size: int, rate: float = 1.0, weight_decay: float | None = None, adam: float = 0.0
+    ) -> None:
         net = task.network()
-        super().__init__(net, sgd(net.parameters(), task, rate, weight_decay))
+        optimizer = (
+            torch.optim.Adam(net.parameters(), adam) if adam else sgd(net.parameters(), task, rate, weight_decay)
+        )
+        super().__init__(net, optimizer)
 
     def loss(self, x: Tensor, y: Tensor, progress: float) -> Tensor:
         return F.cross_entropy(self.model(x), y)
