@@ -93,6 +93,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .5, auto, SGD x 4": in_fan_in(0.5, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .2, auto, SGD x 4": in_fan_in(0.2, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .3, auto, SGD x 4": in_fan_in(0.3, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
+    "fan-in .5, loc 1.5, auto, SGD x 4": in_fan_in(0.5, 1.5, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .5, loc 1, auto, SGD x 4": in_fan_in(0.5, 1.0, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .05, auto, SGD x 4": in_fan_in(0.05, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0),
     "fan-in .5, plain biases, auto, SGD x 4": in_fan_in(
