@@ -27,7 +27,8 @@ import mcrepar
 from mcrepar.sklearn import BayesianClassifier, BayesianRegressor
 
 RESULTS = Path(__file__).parent / "results"
-SETTINGS = [(0.3, 3.0), (0.5, 3.0), (1.0, 3.0), (0.3, 1.0), (0.5, 1.0), (1.0, 1.0)]  # scale and loc_scale
+SETTINGS = [(0.3, 3.0), (0.5, 3.0), (1.0, 3.0), (0.3, 1.0), (0.5, 1.0), (1.0, 1.0),
+            (0.2, 3.0), (0.3, 6.0), (0.3, 2.0), (0.2, 6.0)]  # scale and loc_scale  # fmt: skip
 SPLITS = 3
 Arrays = dict[str, tuple[Any, Any]]
 
