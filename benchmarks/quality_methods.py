@@ -81,6 +81,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "normal hierarchical .1": mean_field(absolute(0.1)),
     "normal hierarchical .05": mean_field(absolute(0.05)),
     "normal hierarchical .1, Adam .002": mean_field(absolute(0.1), adam=2e-3),
+    "fan-in .3, auto, Adam .002": in_fan_in(0.3, forward="auto", adam=2e-3),
     "fan-in .3, auto": in_fan_in(0.3, forward="auto"),
     "fan-in .5": in_fan_in(0.5),
     "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
@@ -100,6 +101,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
         0.5, forward="auto", adam=0.0, scale_rate=1e-2, sgd_rate=4.0, select=["*.weight"]
     ),
     "fan-in .1, one draw, SGD": in_fan_in(0.1, forward="weights", adam=0.0, scale_rate=1e-2),
+    "fan-in .15, loc 2, one draw, SGD": in_fan_in(0.15, 2.0, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .2, one draw, SGD": in_fan_in(0.2, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
     "spread .5": in_spread(0.5),
