@@ -82,6 +82,7 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "normal hierarchical .05": mean_field(absolute(0.05)),
     "normal hierarchical .1, Adam .002": mean_field(absolute(0.1), adam=2e-3),
     "fan-in .3, auto, Adam .002": in_fan_in(0.3, forward="auto", adam=2e-3),
+    "fan-in .3, auto, Adam .005": in_fan_in(0.3, forward="auto", adam=5e-3, scale_rate=1e-2),
     "fan-in .3, auto": in_fan_in(0.3, forward="auto"),
     "fan-in .5": in_fan_in(0.5),
     "fan-in .5, auto": in_fan_in(0.5, forward="auto"),
