@@ -18,6 +18,7 @@ from quality_rule import rule_block
 from quality_runs import write
 from quality_tables import (
     classes_block,
+    corrupted_block,
     fashion_block,
     moments_quality_block,
     noise_block,
@@ -268,6 +269,7 @@ BLOCKS = {
     "moments_quality": Block("docs/benchmarks.md", "moments_quality.json", moments_quality_block),
     "classes_short": Block("docs/posteriors.md", "quality", short_classes_block),
     "classes": Block("docs/posterior_quality.md", "quality", classes_block),
+    "corrupted": Block("docs/posterior_quality.md", "quality", corrupted_block),
     "goals": Block("docs/posterior_quality.md", "quality", goals_block),
     "noise": Block("docs/benchmarks.md", "gradient_noise.json", noise_block),
     "simulation": Block("docs/benchmarks.md", "simulation.json", simulation_block),
@@ -286,6 +288,7 @@ NOT_TIMED = {
     "moments_quality",
     "classes",
     "classes_short",
+    "corrupted",
     "goals",
     "noise",
     "simulation",
