@@ -34,7 +34,7 @@ COMPARED: Sequence[tuple[str, Sequence[str]]] = (
     ("prior", ("fan-in .5", "fan-in 1", "normal", "normal hierarchical .05", "normal hierarchical .1")),
     ("prior", tuple(f"fan-in {x}, auto, Adam .002" for x in (".3", ".5"))),
     ("prior", tuple(f"fan-in {x}, auto, SGD x 4" for x in (".05", ".2", ".3", ".5", ".5, loc 1.5", ".5, loc 1"))),
-    ("prior", tuple(f"fan-in {x}, one draw, SGD" for x in (".1", ".2", ".3"))),
+    ("prior", tuple(f"fan-in {x}, one draw, SGD" for x in (".1", ".1, loc 2", ".15, loc 2", ".2", ".3"))),
     ("what is random", ("fan-in .5, auto, SGD x 4", "fan-in .5, plain biases, auto, SGD x 4")),
     ("forward", ("fan-in .5", "fan-in .5, auto", "fan-in .5, one draw")),
     ("forward", ("spread .5", "spread .5, one draw")),
