@@ -107,7 +107,7 @@ class OptimOptions:
     optimizer: Literal["adam", "sgd", "natural"] = option(
         "adam", "adam; sgd: momentum for means, Adam for log scales; natural: gradients in the posterior's geometry"
     )
-    lr: float = option(0.01, "the learning rate, at its peak")
+    lr: float = option(0.005, "the learning rate, at its peak")
     lr_schedule: Literal["constant", "onecycle", "cosine", "step"] = option(
         "onecycle", "how it goes on; step: a tenth after half of the steps, a hundredth after three quarters"
     )
