@@ -85,9 +85,11 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], float]] = {
 CONTRAST: dict[str, Callable[[dict[str, Any]], float]] = {
     "lower contrast: accuracy": lambda run: run["corrupted contrast"]["accuracy"]
 }  # the worst of the four
-CORRUPTED_METHODS = ("deterministic", "deterministic, weight decay .002", "deterministic, Adam .002",
-                     "deterministic, Adam .01", "fan-in .3, auto, Adam .002", "fan-in .3, auto", "fan-in .5, auto",
-                     "fan-in .5, auto, SGD x 4", "rank1 normal .3", "last-layer Laplace")  # fmt: skip
+CORRUPTED_METHODS = (
+    *("deterministic", "deterministic, weight decay .002", "deterministic, Adam .002", "deterministic, Adam .01"),
+    *("fan-in .3, auto, Adam .002", "fan-in .3, auto", "fan-in .5, auto, Adam .002", "fan-in .5, auto"),
+    *("fan-in .5, auto, SGD x 4", "rank1 normal .3", "last-layer Laplace"),
+)
 SHORT_COLUMNS = ("accuracy", "NLL", "ECE", "mutual inf.", "OOD, entropy", "OOD, mutual inf.", "corrupted: accuracy")
 TUNED = {
     "fashion-lenet5": "deterministic, weight decay .002",
@@ -105,7 +107,7 @@ SHORT_METHODS = {
     "rank1 normal .3": "rank-1 factors",
     "fan-in .3, auto, Adam .002": "the default, `mcrepar.bayesian(net)`",
     "fan-in .3, auto": "the same, learning rate 0.01",
-    "fan-in .5, auto, SGD x 4": "hierarchical prior, `scale=0.5`, SGD",
+    "fan-in .5, auto, Adam .002": "hierarchical prior, `scale=0.5`",
     "fan-in .2, one draw, SGD": "hierarchical prior, `scale=0.2`",
     "ensemble of 5": "ensemble of five deterministic networks",
 }  # without the settings that were compared to choose one
@@ -163,7 +165,8 @@ def fashion_block(found: dict[str, Any]) -> list[str]:
     """The deterministic network and what we recommend, on the task that most seeds were run on."""
     runs = by_method(found)["fashion-lenet5"]
     runs["tuned"] = runs[TUNED["fashion-lenet5"]]
-    methods = {SHORT_METHODS[name]: runs[name] for name in ("deterministic", "tuned", "fan-in .3, auto, Adam .002")}
+    shown = ("deterministic", "tuned", "fan-in .3, auto, Adam .002", "fan-in .5, auto, Adam .002")
+    methods = {SHORT_METHODS[name]: runs[name] for name in shown}
     head = "LeNet-5 on Fashion-MNIST, beta = 1 (95 % intervals; OOD: AUROC on MNIST):"
     return [
         head,
