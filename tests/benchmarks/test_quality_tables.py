@@ -69,6 +69,24 @@ def test_the_short_table_has_what_we_recommend_and_its_rivals_by_names_for_reade
     assert rows[2].endswith("| 0.010 ± 0.000 | 0.800 ± 0.000 | 0.900 ± 0.000 | 0.600 ± 0.000 |")
 
 
+def test_corruptions_are_shown_for_lenet_by_learning_rate():
+    rows = [run(name, 0, task="fashion-lenet5") for name in ("fan-in .3, auto", "deterministic, Adam .01", "fan-in 1")]
+    lines = quality_tables.corrupted_block(found(*rows))
+    assert lines[-2:] == ["| deterministic, Adam .01 | 1 | 0.900 | 0.600 | 0.300 | 0.700 |",
+                          "| `fan-in .3, auto` | 1 | 0.900 | 0.600 | 0.300 | 0.700 |"]  # fmt: skip
+
+
+def test_every_network_is_shown_with_the_weight_decay_that_was_tuned_for_it():
+    rows = [run(name, 0, nll=nll, task=task) for task, name in quality_tables.TUNED.items()
+            for name, nll in ((name, 0.25), ("deterministic, weight decay .01", 0.2))]  # fmt: skip
+    shown = [line for line in quality_tables.short_classes_block(found(*rows)) if "weight decay" in line]
+    assert shown == ["| the same, weight decay tuned | 1 | 0.900 | 0.250 | 0.020 | 0.010 | 0.800 | 0.900 | 0.600 |"] * 2
+    row = next(line for line in quality_goals.goals_block(found(
+        run("deterministic", 0, task="fashion-lenet5"), run("fan-in 1", 0, task="fashion-lenet5"), *rows))
+        if line.startswith("| Fashion"))  # fmt: skip
+    assert "Others: weight decay tuned: 17 % lower" in row
+
+
 def test_without_a_run_of_ours_the_goal_is_open():
     rows = quality_goals.goals_block(found(run("deterministic", 0)))
     row = next(row for row in rows if "ResNet-20" in row)
