@@ -259,7 +259,7 @@ def names() -> list[str]:
     return [f.name for group in GROUPS for f in fields(group)]
 
 
-LARGEST = 0.01  # natural learning rate of log scales
+LARGEST = 0.005  # natural learning rate of log scales
 SPELLINGS = {"start_std": "initial_std"}  # of options that have another name now, and are read by both
 
 
