@@ -104,10 +104,10 @@ METHODS: Mapping[str, Callable[[Task, int], Learner]] = {
     "fan-in .1, one draw, SGD": in_fan_in(0.1, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .1, loc 2, one draw, SGD": in_fan_in(0.1, 2.0, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .15, loc 2, one draw, SGD": in_fan_in(0.15, 2.0, forward="weights", adam=0.0, scale_rate=1e-2),
-    "fan-in .2, loc 2, one draw, SGD": in_fan_in(0.2, 2.0, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .2, loc 2, one draw, SGD, scales .0015": in_fan_in(
         0.2, 2.0, forward="weights", adam=0.0, scale_rate=1.5e-3
     ),
+    "fan-in .2, loc 2, one draw, SGD, scales .0005": in_fan_in(0.2, 2.0, forward="weights", adam=0.0, scale_rate=5e-4),
     "fan-in .2, one draw, SGD": in_fan_in(0.2, forward="weights", adam=0.0, scale_rate=1e-2),
     "fan-in .3, one draw, SGD": in_fan_in(0.3, forward="weights", adam=0.0, scale_rate=1e-2),
     "spread .5": in_spread(0.5),

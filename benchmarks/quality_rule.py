@@ -85,13 +85,8 @@ def _settings(by: Mapping[str, Mapping[str, list[Any]]], found: dict[str, Any]) 
     for name in (TWIN, *sorted(names, key=place)):
         cells = [_cell(by[task].get(name, [])) for task in tasks]
         value = uci(found, name)
-        shown = (
-            f"**`{name}`**"
-            if name in (DEFAULT, *RATES)
-            else "the deterministic network"
-            if name == TWIN
-            else f"`{name}`"
-        )
+        shown = "the deterministic network" if name == TWIN else f"`{name}`"
+        shown = f"**{shown}**" if name in (DEFAULT, *RATES) else shown
         rows.append(f"| {shown} | {' | '.join(cells)} | {'-' if value is None else f'{value:.3f}'} |")
     head = (
         "Every setting of ours on the validation parts: log predictive density / OOD AUROC by mutual information "

@@ -88,15 +88,19 @@ FURTHER_COLUMNS: dict[str, Callable[[dict[str, Any]], float]] = {
     BEST_OOD: lambda run: ood(run)["entropy" if _single(run) else "mutual_information"],
 }
 CORRUPTED_METHODS = (
-    *("deterministic", "deterministic, weight decay .002", "deterministic, Adam .002", "deterministic, Adam .01"),
-    *("fan-in .3, auto, Adam .002", "fan-in .3, auto", "fan-in .5, auto, Adam .002", "fan-in .5, auto"),
-    *(
-        "deterministic, SGD x 4",
-        "fan-in .2, auto, SGD x 4",
-        "fan-in .5, auto, SGD x 4",
-        "rank1 normal .3",
-        "last-layer Laplace",
-    ),
+    "deterministic",
+    "deterministic, weight decay .002",
+    "deterministic, Adam .002",
+    "deterministic, Adam .01",
+    "deterministic, SGD x 4",
+    "fan-in .3, auto, Adam .002",
+    "fan-in .3, auto",
+    "fan-in .5, auto, Adam .002",
+    "fan-in .5, auto",
+    "fan-in .5, auto, SGD x 4",
+    "fan-in .2, auto, SGD x 4",
+    "rank1 normal .3",
+    "last-layer Laplace",
 )
 SHORT_COLUMNS = ("accuracy", "NLL", "ECE", "mutual inf.", "OOD, entropy", "OOD, mutual inf.", "corrupted: accuracy")
 TUNED = {
@@ -164,7 +168,7 @@ def short_classes_block(found: dict[str, Any]) -> list[str]:
     ]
     for task in SHORT_TASKS:
         runs = {**by[task], "tuned": by[task].get(TUNED[task])}
-        methods = {name: found_runs for key, name in SHORT_METHODS.items() if (found_runs := runs.get(key))}
+        methods = {name: seeds for key, name in SHORT_METHODS.items() if (seeds := runs.get(key))}
         lines += ["", f"{TITLES[task]}:", "", *_table("method", methods, SHORT_COLUMNS)]
     return lines
 
